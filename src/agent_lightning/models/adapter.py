@@ -1,0 +1,67 @@
+"""A LoRA adapter as it travels between learner, engine and disk: named float32 arrays beside a pristine base.
+
+y = W x + (alpha / rank) B A x, with A (rank, in) and B (out, rank), for each adapted linear layer (Hu et al. 2021,
+arXiv:2106.09685, section 4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """One version of one policy's adapter. Version 0 has B = 0 everywhere: the base model.
+
+    Keys of `matrices` are module paths of the transformers model ("model.layers.0.self_attn.q_proj"); values are
+    (A, B). With rank 0 (full weights) `matrices` is empty and `weights` holds every parameter by its name.
+    """
+
+    policy: str
+    version: int
+    rank: int
+    alpha: float
+    matrices: Mapping[str, tuple[Floats, Floats]]
+    weights: Mapping[str, Floats] | None = None
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank if self.rank else 0.0
+
+
+def peft_config(adapter: Adapter, base: str) -> dict[str, Any]:
+    """The adapter_config.json that lets peft load this adapter on the base model."""
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": adapter.rank,
+        "lora_alpha": adapter.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "inference_mode": True,
+        "target_modules": sorted({path.rsplit(".", 1)[-1] for path in adapter.matrices}),
+    }
+
+
+def peft_tensors(adapter: Adapter) -> dict[str, Floats]:
+    """The tensors of adapter_model.safetensors under peft's names."""
+    tensors: dict[str, Floats] = {}
+    for path, (a, b) in adapter.matrices.items():
+        tensors[f"base_model.model.{path}.lora_A.weight"] = a
+        tensors[f"base_model.model.{path}.lora_B.weight"] = b
+    return tensors
+
+
+def from_peft_tensors(tensors: Mapping[str, Floats]) -> dict[str, tuple[Floats, Floats]]:
+    """The reverse of `peft_tensors`: module path -> (A, B)."""
+    head, tail = "base_model.model.", ".lora_A.weight"
+    paths = sorted(name[len(head) : -len(tail)] for name in tensors if name.endswith(tail))
+    return {path: (tensors[f"{head}{path}{tail}"], tensors[f"{head}{path}.lora_B.weight"]) for path in paths}

@@ -1,0 +1,1 @@
+"""See the file that bears this room's name."""
