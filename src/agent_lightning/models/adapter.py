@@ -6,12 +6,16 @@ arXiv:2106.09685, section 4.1).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from agent_lightning.errors import CheckpointError
 
 Floats = NDArray[np.float32]
 
@@ -65,3 +69,24 @@ def from_peft_tensors(tensors: Mapping[str, Floats]) -> dict[str, tuple[Floats, 
     head, tail = "base_model.model.", ".lora_A.weight"
     paths = sorted(name[len(head) : -len(tail)] for name in tensors if name.endswith(tail))
     return {path: (tensors[f"{head}{path}{tail}"], tensors[f"{head}{path}.lora_B.weight"]) for path in paths}
+
+
+def read_adapter(folder: Path) -> Adapter:
+    """The adapter, or the full weights, of a checkpoint. Raises CheckpointError."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        full = state["lora_rank"] == 0
+        tensors = load_file(folder / ("model.safetensors" if full else "adapter_model.safetensors"))
+        return Adapter(
+            policy=state["policy"],
+            version=state["version"],
+            rank=state["lora_rank"],
+            alpha=state["lora_alpha"],
+            matrices={} if full else from_peft_tensors(tensors),
+            weights=tensors if full else None,
+        )
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{folder} holds no adapter that can be read: {error!r}") from error

@@ -10,10 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from agent_lightning.errors import SettingError
+from agent_lightning.errors import LearnerError, SettingError
 from agent_lightning.inference.engine import Engine
 from agent_lightning.learner.learner import LearnerConfig
 from agent_lightning.records import Batch, UpdateReport
+
+
+class ReplicaLost(LearnerError):
+    """A replica died, and all come back with the last version that was saved or restored.
+
+    `version` is that version: what was committed after it has to be updated again, in order.
+    """
+
+    def __init__(self, message: str, *, version: int | None = None) -> None:
+        super().__init__(message)
+        self.version = version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

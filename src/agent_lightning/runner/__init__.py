@@ -1,1 +1,1 @@
-"""See the file that bears this room's name."""
+"""Runs agents: worker.py claims and executes, queue.py is the server's side of it."""

@@ -1,0 +1,210 @@
+"""What the gateway adds to a call, and how many calls a second it serves, with durable capture.
+
+The engine answers at once (128 ids in 8 pieces) to prompts of about 512 ids, so the clock shows the gateway, the
+HTTP server and the store (a SQLite file). Clients run in a process of their own. Prints text and one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import resource
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+from agent_lightning.gateway.app import gateway_app
+from agent_lightning.gateway.gateway import Gateway, GatewayConfig
+from agent_lightning.inference.engine import GenerateRequest, Piece
+from agent_lightning.inference.scripted import ScriptedEngine
+from agent_lightning.models.chat_template import load_template
+from agent_lightning.models.source import resolve
+from agent_lightning.models.tokenizer import ChatTokenizer
+from agent_lightning.records import Outcome, Rollout, Task, nats, token_ids
+from agent_lightning.store.sqlite import SqliteStore
+
+SAMPLED = 128
+PIECE = 16  # ids that come together, as from a replica that batches its messages
+CALLS_A_ROLLOUT = 4
+PROMPT = "The quick brown fox number {} jumps over the lazy dog near the river bank. " * 24  # about 512 ids
+
+
+class BurstEngine(ScriptedEngine):
+    """The scripted answer in pieces of several ids."""
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Piece]:
+        ids = list(self._answer(request))
+        self.requests.clear()
+        for start in range(0, len(ids), PIECE):
+            last = start + PIECE >= len(ids)
+            part = token_ids(ids[start : start + PIECE])
+            yield Piece(ids=part, logprobs=nats([-0.5] * len(part)), finish_reason="length" if last else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    in_flight: int
+    stream: bool
+    calls: int
+    requests_per_second: float
+    added_p50_ms: float  # measured inside: arrival to answer, less the engine's time
+    added_p99_ms: float
+    client_p50_ms: float  # measured outside, the client's own work included
+    client_p99_ms: float
+    grown_kb_a_call: float  # resident memory of the server
+
+
+def ask(url: str, keys: list[str], calls: int, stream: bool, out: multiprocessing.Queue) -> None:
+    """The client process: each key's calls one after the other, all keys at once."""
+
+    async def one(client: httpx.AsyncClient, key: str, number: int, times: list[float]) -> None:
+        for call in range(calls):
+            body = {
+                "model": "m",
+                "messages": [{"role": "user", "content": PROMPT.format(f"{number}-{call}")}],
+                "max_tokens": SAMPLED,
+                "stream": stream,
+            }
+            began = time.perf_counter()
+            answer = await client.post(
+                f"{url}/v1/chat/completions", json=body, headers={"authorization": f"Bearer {key}"}
+            )
+            times.append(time.perf_counter() - began)
+            assert answer.status_code == 200, answer.text
+
+    async def all_of_them() -> tuple[float, list[float]]:
+        times: list[float] = []
+        limits = httpx.Limits(max_connections=len(keys), max_keepalive_connections=len(keys))
+        async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+            began = time.perf_counter()
+            await asyncio.gather(*(one(client, key, number, times) for number, key in enumerate(keys)))
+            return time.perf_counter() - began, times
+
+    out.put(asyncio.run(all_of_them()))
+
+
+async def measure(folder: Path, in_flight: int, calls: int, *, stream: bool) -> Figures:
+    tokenizer = ChatTokenizer.load(resolve("smollm2"))
+    store = await SqliteStore.open(folder / f"{in_flight}-{stream}.db")
+    said = tokenizer.encode("The answer to this question is simple enough. " * 32)[:SAMPLED]
+    engine = BurstEngine(lambda *_: said, policies=["default"])
+    numbers = iter(range(1_000_000_000))
+    gateway = Gateway(
+        store,
+        engine,
+        tokenizer,
+        load_template(tokenizer, datetime.now(UTC)),
+        GatewayConfig(),
+        clock=time.time,
+        new_id=lambda: f"c{next(numbers)}",
+    )
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server = uvicorn.Server(uvicorn.Config(gateway_app(gateway), log_level="error", lifespan="off", access_log=False))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started:  # noqa: ASYNC110 - the server does not announce it
+        await asyncio.sleep(0.01)
+    rounds, seconds, times, grown = max(1, calls // (in_flight * CALLS_A_ROLLOUT)), 0.0, [], 0.0
+    before = 0
+    for turn in range(rounds + 1):  # the first one warms up
+        keys, attempts = await claims(store, turn, in_flight)
+        took, seen = await in_client(url, keys, stream)
+        for attempt_id in attempts:
+            await store.end_attempt(attempt_id, Outcome.OK)
+            gateway.forget(attempt_id)
+        if turn == 0:
+            before = resident_kb()
+        else:
+            seconds += took
+            times += seen
+    grown = (resident_kb() - before) / max(len(times), 1)
+    added = gateway.latencies
+    server.should_exit = True
+    await serving
+    await gateway.close()
+    await store.close()
+    return Figures(
+        in_flight=in_flight,
+        stream=stream,
+        calls=len(times),
+        requests_per_second=len(times) / seconds,
+        added_p50_ms=1000 * (added.quantile(0.5) or 0.0),
+        added_p99_ms=1000 * (added.quantile(0.99) or 0.0),
+        client_p50_ms=1000 * statistics.median(times),
+        client_p99_ms=1000 * sorted(times)[int(0.99 * len(times))],
+        grown_kb_a_call=grown,
+    )
+
+
+async def claims(store: SqliteStore, turn: int, count: int) -> tuple[list[str], list[str]]:
+    """Keys and attempts of fresh rollouts."""
+    await store.enqueue(
+        [
+            Rollout(
+                id=f"r{turn}-{n}",
+                run_id="bench",
+                task=Task(id=f"t{turn}-{n}", input=n),
+                mode="train",
+                group_id=f"g{turn}-{n}",
+            )
+            for n in range(count)
+        ]
+    )
+    made = [await store.claim("bench", lease_seconds=600) for _ in range(count)]
+    return [claim.key for claim in made if claim], [claim.attempt.id for claim in made if claim]
+
+
+async def in_client(url: str, keys: list[str], stream: bool) -> tuple[float, list[float]]:
+    spawn = multiprocessing.get_context("spawn")
+    out = spawn.Queue()
+    child = spawn.Process(target=ask, args=(url, keys, CALLS_A_ROLLOUT, stream, out))
+    child.start()
+    answer = await asyncio.to_thread(out.get)
+    await asyncio.to_thread(child.join)
+    return answer
+
+
+def resident_kb() -> float:
+    """Peak resident memory of this process."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1024 if sys.platform == "darwin" else peak
+
+
+async def run(calls: int, levels: list[int]) -> list[Figures]:
+    made = []
+    with tempfile.TemporaryDirectory() as folder:
+        for stream in (False, True):
+            for in_flight in levels:
+                made.append(await measure(Path(folder), in_flight, calls, stream=stream))
+                print(line(made[-1]), flush=True)
+    return made
+
+
+def line(seen: Figures) -> str:
+    kind = "stream" if seen.stream else "plain "
+    return (
+        f"{kind} {seen.in_flight:4d} in flight  {seen.requests_per_second:7.0f} req/s  "
+        f"added p50 {seen.added_p50_ms:6.2f} ms  p99 {seen.added_p99_ms:6.2f} ms  "
+        f"seen by the client p50 {seen.client_p50_ms:6.1f} ms  p99 {seen.client_p99_ms:6.1f} ms  "
+        f"memory {seen.grown_kb_a_call:5.1f} kB a call"
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=2000, help="a level, about")
+    parser.add_argument("--in-flight", type=int, nargs="+", default=[8, 32, 128])
+    given = parser.parse_args()
+    print(json.dumps([asdict(seen) for seen in asyncio.run(run(given.calls, given.in_flight))]))

@@ -1,0 +1,70 @@
+"""The commands of the training side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="agent-lightning",
+    help="Train any existing AI agent with reinforcement learning, without changing its code.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+File = Annotated[Path | None, typer.Argument(help="settings (TOML)", show_default=False)]
+Settings = Annotated[list[str] | None, typer.Option("--set", "-s", help="NAME=VALUE, over the file; may be repeated")]
+
+
+@app.command()
+def train(
+    file: File = None,
+    resume: Annotated[str | None, typer.Option(help="run (name or folder) to go on with")] = None,
+    settings: Settings = None,
+    run: Annotated[str | None, typer.Option(help="name of the new run")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live display")] = False,
+) -> None:
+    """Train an agent: starts everything, shows progress, writes checkpoints and a report."""
+    from agent_lightning.cli.training import train as go
+
+    go(file, resume=resume, settings=settings or [], run=run, plain=plain)
+
+
+@app.command()
+def serve(
+    file: File = None,
+    resume: Annotated[str | None, typer.Option(help="run (name or folder) to go on with")] = None,
+    settings: Settings = None,
+    run: Annotated[str | None, typer.Option(help="name of the new run")] = None,
+    port: Annotated[int | None, typer.Option(help="default 8000")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live display")] = False,
+) -> None:
+    """Serve and train; agents come from elsewhere with `agent-lightning work module:agent`."""
+    from agent_lightning.cli.training import serve as go
+
+    go(file, resume=resume, settings=settings or [], run=run, port=port, plain=plain)
+
+
+@app.command()
+def work() -> None:
+    """Run an agent on rollouts that a training server has queued (`agent-lightning work --help`)."""
+    raise typer.Exit(0)  # answered by cli/__init__ before this app is imported
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(help="run (name or folder)")],
+    out: Annotated[Path, typer.Argument(help="folder to write the model to; must not exist")],
+    checkpoint: Annotated[str, typer.Option(help="best, latest, or a step number")] = "best",
+) -> None:
+    """Write the trained model, merged, in Hugging Face format."""
+    from agent_lightning.cli.exporting import export as go
+
+    go(run, out, checkpoint)
+
+
+if __name__ == "__main__":
+    app()

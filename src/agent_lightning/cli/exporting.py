@@ -1,0 +1,35 @@
+"""`agent-lightning export`: a checkpoint's adapter, merged into its base model in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from agent_lightning.cli.training import run_folder
+from agent_lightning.errors import CheckpointError
+from agent_lightning.models.adapter import read_adapter
+from agent_lightning.models.folder import check_manifest
+from agent_lightning.models.source import resolve
+from agent_lightning.trainer.config import TrainConfig
+from agent_lightning.trainer.folder import RunFolder
+
+
+def export(run: str, out: Path, checkpoint: str) -> None:
+    from agent_lightning.models.merge import export_merged
+
+    folder = run_folder(run)
+    config = TrainConfig.of(folder.settings())
+    source = _checkpoint(folder, checkpoint)
+    check_manifest(source)
+    export_merged(resolve(config.replica.model), read_adapter(source), out, config.server.chat_template)
+    typer.echo(f"{source.name} of {folder.name}, merged into {config.replica.model}: {out}")
+
+
+def _checkpoint(folder: RunFolder, wanted: str) -> Path:
+    """By pointer or step number. Raises CheckpointError that lists what there is."""
+    found = folder.checkpoint(int(wanted)) if wanted.isdigit() else folder.pointed(wanted)
+    if found is None or not found.is_dir():
+        there = ", ".join(sorted(entry.name for entry in folder.checkpoints.glob("step-*"))) or "none"
+        raise CheckpointError(f"{folder.path} has no checkpoint {wanted!r}; there are: {there}")
+    return found

@@ -1,0 +1,95 @@
+"""`train` and `serve`: settings in, a display while it runs, one line and three paths at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agent_lightning.cli.display import Display, Lines, show_result
+from agent_lightning.cli.work import lend_provider_keys
+from agent_lightning.client.agent import load
+from agent_lightning.errors import SettingError
+from agent_lightning.train import Trainer, opened, splits_of
+from agent_lightning.trainer.config import TrainConfig
+from agent_lightning.trainer.folder import RunFolder
+from agent_lightning.trainer.loop import Splits
+from agent_lightning.trainer.tasks import read_tasks
+
+PORT = 8000
+
+
+def train(file: Path | None, *, resume: str | None, settings: Sequence[str], run: str | None, plain: bool) -> None:
+    config, name = _config(file, resume, settings, run)
+    work = config.work
+    if work.agent is None:
+        raise SettingError('agent is not set: name it as agent = "module:attribute" in the settings file')
+    splits = _splits(config)
+    lend_provider_keys()
+    agent, reward = load(work.agent), load(work.reward) if work.reward else None
+    with _watched(plain, config) as display:
+        trainer = Trainer(agent, reward=reward, config=config, run=name, listeners=(display.hear,))
+        result = trainer.fit(splits.train, splits.val, splits.test)
+    show_result(result, config)
+
+
+def serve(
+    file: Path | None, *, resume: str | None, settings: Sequence[str], run: str | None, port: int | None, plain: bool
+) -> None:
+    config, name = _config(file, resume, settings, run)
+    splits = _splits(config)
+    folder = Trainer(config=config, run=name).folder
+
+    async def go(display: Display | Lines) -> Any:
+        async with opened(config, folder, listeners=(display.hear,), port=PORT if port is None else port) as session:
+            return await session.train(splits)
+
+    with _watched(plain, config) as display:
+        result = asyncio.run(go(display))
+    show_result(result, config)
+
+
+def run_folder(run: str, runs: str = "runs") -> RunFolder:
+    """The folder of a run named by its folder or by its name. Raises SettingError where there is none."""
+    path = Path(run) if (Path(run) / "run.json").exists() else Path(runs) / run
+    folder = RunFolder(path)
+    folder.settings()
+    return folder
+
+
+def _config(
+    file: Path | None, resume: str | None, settings: Sequence[str], run: str | None
+) -> tuple[TrainConfig, str | None]:
+    """Settings of a new run, or of the run to go on with; and its name."""
+    given = dict(_pair(text) for text in settings)
+    if resume is None:
+        if file is None and not given:
+            raise SettingError("name a settings file: `agent-lightning train lightning.toml`, or --resume RUN")
+        return TrainConfig.read(given, file=file), run
+    if file is not None or run is not None:
+        raise SettingError("--resume takes its settings from the run: leave out the file and --run")
+    folder = run_folder(resume, str(given.get("runs", "runs")))
+    return TrainConfig.read({**folder.settings(), **given, "runs": str(folder.path.parent)}, env={}), folder.name
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found:
+        raise SettingError(f"--set {text!r}: NAME=VALUE is wanted")
+    return name.strip(), value.strip()
+
+
+def _splits(config: TrainConfig) -> Splits:
+    work = config.work
+    if work.train_tasks is None:
+        raise SettingError('train_tasks is not set: name a file of JSON lines, one {"input": ...} each')
+    val = read_tasks(Path(work.val_tasks), "val") if work.val_tasks else []
+    test = read_tasks(Path(work.test_tasks), "test") if work.test_tasks else []
+    return splits_of(read_tasks(Path(work.train_tasks), "train"), val, test)
+
+
+def _watched(plain: bool, config: TrainConfig) -> Display | Lines:
+    import sys
+
+    return Lines() if plain or not sys.stdout.isatty() else Display(total_steps=config.loop.total_steps)

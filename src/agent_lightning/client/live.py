@@ -1,0 +1,129 @@
+"""A rollout that nobody queued: an injected agent called in production. Watching never hurts.
+
+The server is asked for a rollout; when it does not answer, or the dice say no, the agent runs to its own provider.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+import uuid
+from typing import Any
+
+from agent_lightning import errors
+from agent_lightning.client.config import ClientConfig
+from agent_lightning.client.link import Link
+from agent_lightning.client.outbox import OUTBOX, Message
+from agent_lightning.client.scope import Scope
+
+ASK_SECONDS = 2.0  # an agent waits no longer for the server
+PAUSE_SECONDS = 30.0  # after a failure nobody asks again for so long
+AUTO_RATE, AUTO_RANGE = 0.3, (0.1, 0.5)  # trace_sampling_rate = "auto"
+_OK, _AGENT_ERROR = "ok", "agent_error"
+_log = logging.getLogger("agent_lightning")
+
+
+class LiveSource:
+    """Begins and ends the live rollouts of one configuration."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+        self._link = Link(config.endpoint, config.api_key)
+        self._lock = threading.Lock()
+        self._quiet_until = 0.0
+        self._silent_before = False
+        self._rate = AUTO_RATE if config.trace_sampling_rate == "auto" else float(config.trace_sampling_rate)
+
+    def begin(self, task_input: Any) -> Scope:
+        """A recorded scope, or one that leaves the agent alone. Blocks for at most ASK_SECONDS; never raises."""
+        if random.random() >= self._rate or time.monotonic() < self._quiet_until:
+            return self._alone()
+        rollout_id = f"live-{uuid.uuid4().hex}"
+        try:
+            shown = self._shown(task_input)
+            claim = self._link.live(rollout_id=rollout_id, worker=worker_name(), task_input=shown, timeout=ASK_SECONDS)
+            self._adapt(claim.get("load"))
+            return Scope(
+                rollout_id=claim["rollout_id"],
+                attempt_id=claim["attempt_id"],
+                key=claim["key"],
+                mode=claim.get("mode", "live"),
+                config=self._config,
+                task=claim.get("task") or {},
+            )
+        except (errors.LightningError, KeyError) as error:
+            self._rest(error)
+            return self._alone()
+
+    def end(self, scope: Scope, *, error: BaseException | None, result: Any) -> None:
+        """Tell the server, in the background, how a recorded rollout ended."""
+        if scope.key is None:
+            return
+        key = scope.key
+        self._canary(scope)
+        outcome = _OK if error is None else _AGENT_ERROR
+        detail = None if error is None else self._config.redacted(f"{type(error).__name__}: {error}")
+        shown = self._shown(result) if error is None else None
+
+        def send(link: Link) -> None:
+            rewards = scope.record.open_rewards()
+            link.end(scope.attempt_id, key=key, outcome=outcome, detail=detail, result=shown, rewards=rewards)
+            scope.record.acknowledge([reward["id"] for reward in rewards])
+
+        OUTBOX.put_message(Message(kind="end", endpoint=self._config.endpoint, api_key=self._config.api_key, send=send))
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _canary(self, scope: Scope) -> None:
+        if scope.record.calls_seen == 0 and not self._silent_before:
+            self._silent_before = True
+            _log.warning(
+                "agent-lightning saw no LLM call while this agent ran: a cached answer, a client that is neither httpx nor "
+                "httpx2, or a call from a process of its own (said once)"
+            )
+
+    def _alone(self) -> Scope:
+        return Scope(rollout_id="", attempt_id="", key=None, mode="live", config=self._config)
+
+    def _rest(self, error: Exception) -> None:
+        with self._lock:
+            first = self._quiet_until == 0.0
+            self._quiet_until = time.monotonic() + PAUSE_SECONDS
+        OUTBOX.lose("live rollout")
+        if first:
+            _log.warning("agent-lightning does not record this agent for now, it runs on undisturbed: %s", error)
+
+    def _adapt(self, load: Any) -> None:
+        """Under "auto" move between 0.1 at full load and 0.5 at none; `load` in [0, 1] is what the server reports."""
+        if self._config.trace_sampling_rate == "auto" and isinstance(load, int | float):
+            low, high = AUTO_RANGE
+            self._rate = high - (high - low) * min(1.0, max(0.0, float(load)))
+
+    def _shown(self, value: Any) -> Any:
+        """A JSON value for display and replay, redacted; text where it is none of JSON's types."""
+        if isinstance(value, str):
+            return self._config.redacted(value)
+        if isinstance(value, dict):
+            return {str(key): self._shown(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._shown(item) for item in value]
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        return self._config.redacted(_text(value))
+
+
+def worker_name() -> str:
+    import socket
+
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _text(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__} whose repr raised {type(error).__name__}>"

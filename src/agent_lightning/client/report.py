@@ -1,0 +1,54 @@
+"""What this process tells about its rollouts: spans, and what was lost. Never raises, never waits."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from agent_lightning.client import outbox, profiling, semconv
+from agent_lightning.client.calls import PlannedCall
+from agent_lightning.client.scope import Scope
+
+
+def lost(kind: str, by: int = 1) -> None:
+    outbox.OUTBOX.lose(kind, by)
+
+
+def call_span(call: PlannedCall, *, started_ns: int, ok: bool) -> None:
+    _queue(
+        call.scope,
+        semconv.span(
+            call.scope,
+            name=f"chat {call.model}",
+            kind="call",
+            span_id=os.urandom(8).hex(),
+            parent_span_id=call.scope.span_id,
+            times_ns=(started_ns, time.time_ns()),
+            ok=ok,
+            attributes=semconv.call_attributes(call),
+        ),
+    )
+
+
+def rollout_span(scope: Scope, *, name: str, ok: bool) -> None:
+    """The span of one attempt; every call of it is a child."""
+    _queue(
+        scope,
+        semconv.span(
+            scope,
+            name=f"invoke_agent {name}",
+            kind="agent",
+            span_id=scope.span_id,
+            parent_span_id=None,
+            times_ns=(scope.started_ns, time.time_ns()),
+            ok=ok,
+            attributes=semconv.rollout_attributes(scope, name),
+        ),
+    )
+
+
+def _queue(scope: Scope, span: dict[str, Any]) -> None:
+    began = time.perf_counter()
+    outbox.OUTBOX.put_span(scope, span)
+    profiling.spent("queueing", time.perf_counter() - began)

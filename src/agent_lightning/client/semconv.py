@@ -1,0 +1,95 @@
+"""OpenTelemetry names in one place: GenAI conventions v0.1.0 (all still "Development") and our own, as OTLP/JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agent_lightning.client.scope import Scope
+
+if TYPE_CHECKING:
+    from agent_lightning.client.calls import PlannedCall
+
+OPERATION, AGENT, MODEL = "gen_ai.operation.name", "gen_ai.agent.name", "gen_ai.request.model"
+ROLLOUT, ATTEMPT = "agent_lightning.rollout_id", "agent_lightning.attempt_id"
+CALL, COMPONENT, KIND = "agent_lightning.call_id", "agent_lightning.component", "agent_lightning.kind"
+INPUT = "gen_ai.input.messages"
+MODE = "agent_lightning.mode"
+LOST = "agent_lightning.lost"  # resource attribute prefix: records this process could not deliver, by kind
+_OK, _ERROR = 1, 2  # OTLP status codes
+
+
+def call_attributes(call: PlannedCall) -> dict[str, Any]:
+    found = {OPERATION: "chat", MODEL: call.model, CALL: call.call_id, COMPONENT: "/".join(call.component)}
+    if isinstance(call.messages, list):
+        found[INPUT] = json.dumps([_message(message) for message in call.messages if isinstance(message, dict)])
+    return found
+
+
+def rollout_attributes(scope: Scope, name: str) -> dict[str, Any]:
+    return {OPERATION: "invoke_agent", AGENT: name, MODE: scope.mode}
+
+
+def span(
+    scope: Scope,
+    *,
+    name: str,
+    kind: str,
+    span_id: str,
+    parent_span_id: str | None,
+    times_ns: tuple[int, int],
+    ok: bool,
+    attributes: Mapping[str, Any],
+) -> dict[str, Any]:
+    """One OTLP/JSON span of `scope`'s trace."""
+    ours = {KIND: kind, ROLLOUT: scope.rollout_id, ATTEMPT: scope.attempt_id}
+    redacted = scope.config.redacted
+    values = {k: redacted(v) if isinstance(v, str) and k not in _IDS else v for k, v in {**attributes, **ours}.items()}
+    return {
+        "traceId": scope.trace_id,
+        "spanId": span_id,
+        **({"parentSpanId": parent_span_id} if parent_span_id else {}),
+        "name": redacted(name),
+        "kind": 3 if kind == "call" else 1,  # client, internal
+        "startTimeUnixNano": str(times_ns[0]),
+        "endTimeUnixNano": str(times_ns[1]),
+        "attributes": _attributes(values),
+        "status": {"code": _OK if ok else _ERROR},
+    }
+
+
+def export(spans: Sequence[Mapping[str, Any]], lost: Mapping[str, int]) -> dict[str, Any]:
+    """The body of one OTLP/JSON export."""
+    resource = {"service.name": "agent-lightning-client", **{f"{LOST}.{kind}": n for kind, n in lost.items()}}
+    scope_spans = [{"scope": {"name": "agent_lightning"}, "spans": list(spans)}]
+    return {"resourceSpans": [{"resource": {"attributes": _attributes(resource)}, "scopeSpans": scope_spans}]}
+
+
+_IDS = frozenset({ROLLOUT, ATTEMPT, CALL, KIND, MODE, OPERATION})
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A chat message as the conventions write it: a role and typed parts."""
+    content = message.get("content")
+    parts: list[dict[str, Any]] = [{"type": "text", "content": content}] if isinstance(content, str) else []
+    if isinstance(content, list):
+        parts += [part for part in content if isinstance(part, dict)]
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or {}
+        parts.append({"type": "tool_call", "id": call.get("id"), **function})
+    return {"role": message.get("role"), "parts": parts}
+
+
+def _attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": _value(value)} for key, value in values.items()]
+
+
+def _value(value: Any) -> dict[str, Any]:
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    if isinstance(value, float):
+        return {"doubleValue": value}
+    return {"stringValue": str(value)}

@@ -1,0 +1,260 @@
+"""One call's life: who -> parse -> hold -> render or stitch -> admit -> generate -> capture -> reply.
+
+The gateway owns the tokens. It renders messages, continues conversations by ids, lets the engine sample, and commits
+the exact ids before the client may know that its answer is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_lightning.errors import AccessDenied, Conflict, Fenced, PromptTooLong, RequestError
+from agent_lightning.gateway.attempts import Attempt, Attempts
+from agent_lightning.gateway.hold import Hold
+from agent_lightning.gateway.latency import Counts, Latencies
+from agent_lightning.gateway.life import Life, Parts
+from agent_lightning.gateway.running import Answered, Running
+from agent_lightning.gateway.sampling import GatewayConfig
+from agent_lightning.gateway.stitch import Prompt, continued, first_prompt
+from agent_lightning.gateway.templates import Templates
+from agent_lightning.inference.engine import Engine
+from agent_lightning.models.chat_template import ChatTemplate
+from agent_lightning.models.tokenizer import ChatTokenizer
+from agent_lightning.store.store import Access, Store
+from agent_lightning.wire.chat import ChatRequest, body_hash, parse_chat
+from agent_lightning.wire.protocol import ROLLOUT, VERSION
+
+_LONGEST_CALL_ID = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What came over the wire."""
+
+    key: str | None
+    body: bytes
+    call_id: str | None = None
+    component: str = ""
+    parent_span: str | None = None
+    deadline_seconds: float | None = None  # for the engine's part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What goes back: a body, or the events of a stream."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] | None = None
+    events: AsyncIterator[bytes] | None = None
+
+
+class Gateway:
+    """Serves one policy to the rollouts of one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        tokenizer: ChatTokenizer,
+        template: ChatTemplate,
+        config: GatewayConfig,
+        *,
+        clock: Callable[[], float],
+        new_id: Callable[[], str],
+    ) -> None:
+        """`clock` gives Unix seconds; `new_id` mints ids for calls that bring none. Raises SettingError."""
+        self.config = config
+        self.templates = Templates(template, tokenizer, config.history)
+        self.hold = Hold(clock, wait_seconds=config.hold_seconds)
+        self.latencies = Latencies()
+        self.counts = Counts()
+        self._parts = Parts(
+            store=store,
+            engine=engine,
+            tokenizer=tokenizer,
+            stop_ids=self.templates.stop_ids,
+            config=config,
+            clock=clock,
+        )
+        self._store = store
+        self._tokenizer = tokenizer
+        self._new_id = new_id
+        self._clock = clock
+        self._attempts = Attempts(store, config.attempts_kept)
+        self._running: dict[tuple[str, str], Running] = {}  # (attempt, call id)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._running)
+
+    async def chat(self, asked: Asked) -> Answer:
+        """Answer one chat completion. Raises the errors of errors.py, and TimeoutError past the deadline."""
+        arrived = time.perf_counter()
+        access = await self.who(asked.key)
+        body, request = _read(asked.body)
+        call_id = asked.call_id or self._new_id()
+        if len(call_id) > _LONGEST_CALL_ID:
+            raise RequestError(f"the call id has {len(call_id)} characters: at most {_LONGEST_CALL_ID} are wanted")
+        running = await self._running_call((access.attempt_id, call_id), body_hash(body))
+        if running.work is None:
+            life = Life(
+                parts=self._parts,
+                access=access,
+                request=request,
+                body=body,
+                running=running,
+                component=asked.component,
+                parent_span=asked.parent_span,
+                deadline_seconds=asked.deadline_seconds,
+            )
+            running.work = asyncio.create_task(self._work(life, arrived), name=f"call {call_id}")
+            running.work.add_done_callback(_seen)
+        headers = {ROLLOUT: access.rollout.id}
+        if not request.stream:
+            answered = await running.answer()
+            return Answer(headers={**headers, VERSION: str(answered.version)}, body=answered.body)
+        events = running.stream()
+        first = await anext(events)  # what fails before the first token still gets a status of its own
+        version = running.work.result().version if running.version is None else running.version
+        return Answer(headers={**headers, VERSION: str(version)}, events=_with_first(first, events))
+
+    async def who(self, key: str | None) -> Access:
+        """Whose calls these are. Raises AccessDenied, and Fenced when the attempt has ended."""
+        if not key:
+            raise AccessDenied("no key came: send the rollout's key as `Authorization: Bearer KEY`")
+        access = await self._store.access(key)
+        if access is None:
+            raise AccessDenied("the key is unknown: the key of a running rollout is wanted")
+        if not access.calls_open:
+            self.counts.fenced += 1
+            raise Fenced(f"attempt {access.attempt_id} has ended: its key opens no more calls")
+        return access
+
+    def forget(self, attempt_id: str) -> None:
+        """An attempt has ended: drop what is kept of it."""
+        self._attempts.forget(attempt_id)
+
+    async def close(self) -> None:
+        """Abort what runs, and wait until it is recorded as broken."""
+        works = [running.work for running in self._running.values() if running.work is not None]
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+
+    async def _running_call(self, name: tuple[str, str], digest: str) -> Running:
+        """The call in flight under this name, or a new one that has no work yet. Raises Conflict."""
+        while (running := self._running.get(name)) is not None and running.abandoned:
+            assert running.work is not None
+            await asyncio.wait({running.work})
+        if running is None:
+            running = self._running[name] = Running(call_id=name[1], request_hash=digest)
+            self.counts.asked += 1
+            return running
+        if running.request_hash != digest:
+            raise Conflict(f"call {name[1]!r} is running with another body: a retry repeats the body")
+        self.counts.joined += 1
+        return running
+
+    async def _work(self, life: Life, arrived: float) -> Answered:
+        """Do it once, whoever listens."""
+        attempt: Attempt | None = None
+        call_id, attempt_id = life.running.call_id, life.access.attempt_id
+        try:
+            attempt = await self._attempts.of(life.access)
+            attempt.users += 1
+            async with self.hold.passing(f"call {call_id} of rollout {life.access.rollout.id}"):
+                answered = await self._perform(life, attempt)
+        except BaseException as error:
+            self._count_failure(error)
+            if isinstance(error, Fenced):
+                self.forget(attempt_id)
+            raise
+        finally:
+            del self._running[attempt_id, call_id]
+            if attempt is not None:
+                attempt.users -= 1
+        if life.replayed:
+            self.counts.replayed += 1
+        else:
+            self.counts.completed += 1
+            self.latencies.add(time.perf_counter() - arrived - life.engine_seconds)
+        return answered
+
+    async def _perform(self, life: Life, attempt: Attempt) -> Answered:
+        prompt = self._prompt(attempt, life.request)
+        seen = await life.admit(prompt)
+        if seen is not None:
+            return await life.replay(seen, attempt)
+        try:
+            self._check_length(prompt)
+            finished = await life.generate()
+            return await life.commit(finished, attempt)
+        except BaseException as error:
+            await life.abandon(error)
+            raise
+
+    def _prompt(self, attempt: Attempt, request: ChatRequest) -> Prompt:
+        template = self.templates.of(request.messages, request.tools)
+        turn = None
+        if self.templates.history == "stitched":
+            turn = attempt.branches.find(request.messages, request.tools)
+        if turn is None:
+            return first_prompt(template, self._tokenizer, request.messages, request.tools)
+        return continued(
+            turn,
+            template,
+            self._tokenizer,
+            request.messages,
+            tools=request.tools,
+            stop_ids=self.templates.stop_ids,
+        )
+
+    def _check_length(self, prompt: Prompt) -> None:
+        longest = min(self.config.longest_prompt, self.config.context_length - 1)
+        if not 1 <= len(prompt.ids) <= longest:
+            raise PromptTooLong(
+                f"the prompt has {len(prompt.ids)} tokens and the policy reads at most {longest}: shorten the messages "
+                "or raise max_prompt_tokens",
+                field="messages",
+                code="context_length_exceeded",
+            )
+
+    def _count_failure(self, error: BaseException) -> None:
+        if isinstance(error, Fenced):
+            self.counts.fenced += 1
+        elif isinstance(error, RequestError | Conflict):
+            self.counts.refused += 1
+        elif isinstance(error, TimeoutError):
+            self.counts.timeouts += 1
+        else:
+            self.counts.broken += 1
+
+
+def _read(body: bytes) -> tuple[Mapping[str, Any], ChatRequest]:
+    try:
+        value = json.loads(body)
+    except ValueError as error:
+        raise RequestError(f"the body is not JSON: {error}") from error
+    return value, parse_chat(value)
+
+
+def _seen(work: asyncio.Task[Answered]) -> None:
+    """A failure whose listeners have all left is no news to anyone."""
+    if not work.cancelled():
+        work.exception()
+
+
+async def _with_first(first: bytes, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    try:
+        yield first
+        async for event in events:
+            yield event
+    finally:
+        close = getattr(events, "aclose", None)
+        if close is not None:
+            await close()

@@ -1,0 +1,316 @@
+"""Continuous batching in one thread: requests join and leave between decode steps.
+
+`step` admits what waits, computes one token for every running sequence and gives the new tokens. Siblings with one
+prompt share its prefill; a sequence starts from the longest prefix that a slot of its own policy version still holds.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from agent_lightning.errors import EngineError, PromptTooLong, RequestError
+from agent_lightning.inference.choose import choose_forward
+from agent_lightning.inference.engine import EngineLoad, GenerateRequest, Piece
+from agent_lightning.inference.forward import Forward, Row, is_base, replace_weights
+from agent_lightning.inference.sampling import Draw, Drawn, draw
+from agent_lightning.inference.slots import Key, Slot, SlotTable, common
+from agent_lightning.inference.versions import Versions
+from agent_lightning.models.adapter import Adapter
+from agent_lightning.records import FinishReason, nats, token_ids
+
+WORTH_WAITING = 16  # shared prompt tokens for which a prefill waits for another one of the same step
+RATE_WINDOW = 10.0  # seconds over which tokens_per_second is taken
+
+
+@dataclass(slots=True, eq=False)
+class _Sequence:
+    request: GenerateRequest
+    key: Key
+    slot: Slot | None = None
+    cached: int = 0  # prompt tokens that were not computed
+    sampled: array[int] = field(default_factory=token_ids)
+
+
+class TorchCore:
+    """`model` is a transformers causal LM, in eval mode; its weights are used in place and never copied."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        max_sequences: int = 32,
+        context_length: int | None = None,
+        dtype: torch.dtype | None = None,
+        retained: int | None = None,
+        forward: Forward | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`retained` slots, by default as many as rows, keep finished sequences besides those that still lie in rows.
+
+        `dtype`, if given, must be the model's: it is here so that a mistake is seen. Raises EngineError.
+        """
+        held = next(model.parameters()).dtype
+        if dtype is not None and dtype != held:
+            raise EngineError(f"dtype {dtype} was asked for and the model is in {held}: load it in the wanted type")
+        self.model, self.max_sequences = model, max_sequences
+        self.context_length = context_length or min(int(model.config.max_position_embeddings), 4096)
+        shelf = max_sequences if retained is None else retained
+        self.forward, self.forward_reason = (
+            (forward, "given")
+            if forward is not None
+            else choose_forward(model, slots=max_sequences + shelf, context_length=self.context_length)
+        )
+        self.slots = SlotTable(rows=max_sequences, shelf=shelf, copy=self.forward.copy, crops=self.forward.crops)
+        self.versions = Versions(self.forward.prepare)
+        self._clock = clock
+        self._waiting: deque[GenerateRequest] = deque()
+        self._running: list[_Sequence] = []
+        self._last_words: list[tuple[str, Piece]] = []  # pieces of aborted requests, given by the next step
+        self._held: Adapter | None = None  # full weights that wait until nothing runs
+        self._tokens, self._busy = 0, 0.0
+        self._recent: deque[tuple[float, int]] = deque()
+
+    # -- what others call between steps
+
+    @property
+    def idle(self) -> bool:
+        """Whether `step` has nothing to do."""
+        return not (self._waiting or self._running or self._last_words)
+
+    def submit(self, request: GenerateRequest) -> None:
+        """Queue a request. Raises PromptTooLong, RequestError, EngineError."""
+        if not request.prompt_ids:
+            raise RequestError("the prompt has no tokens: at least one is wanted", field="prompt")
+        if len(request.prompt_ids) >= self.context_length:
+            raise PromptTooLong(
+                f"the prompt has {len(request.prompt_ids)} tokens and the context is {self.context_length}: shorten it",
+                code="context_length_exceeded",
+            )
+        low, high = min(request.prompt_ids), max(request.prompt_ids)
+        if low < 0 or high >= self.forward.vocabulary:
+            raise RequestError(f"token ids {low} to {high} came; 0 to {self.forward.vocabulary - 1} are known")
+        bias = request.sampling.logit_bias
+        if bias and not all(0 <= token < self.forward.vocabulary for token in bias):
+            raise RequestError(f"logit_bias names a token beyond {self.forward.vocabulary - 1}", field="logit_bias")
+        if any(request.id == other for other in self._ids()):
+            raise EngineError(f"request {request.id} is already running")
+        self.versions.resolve(request.policy, request.version)
+        self._waiting.append(request)
+
+    def abort(self, request_id: str) -> None:
+        """End a request: the next step gives its last piece. Unknown ids are ignored."""
+        for request in self._waiting:
+            if request.id == request_id:
+                self._waiting.remove(request)
+                self._last_words.append((request_id, Piece(finish_reason="aborted")))
+                return
+        for sequence in self._running:
+            if sequence.request.id == request_id:
+                self._end(sequence)
+                piece = Piece(version=sequence.key[1], finish_reason="aborted")
+                self._last_words.append((request_id, piece))
+                return
+
+    def publish(self, adapter: Adapter) -> None:
+        """Serve this version to sequences that start from now on.
+
+        Full weights (`adapter.weights`) replace the model's own: nothing starts until what runs has ended.
+        """
+        if adapter.weights is not None:
+            self._held = adapter
+            self._swap_when_drained()
+            return
+        self.versions.add(adapter)
+        self._prune()
+
+    def reset(self) -> None:
+        """Forget every request and every cached token; published versions stay."""
+        self._waiting.clear()
+        self._running.clear()
+        self._last_words.clear()
+        self.slots.clear()
+
+    def load(self) -> EngineLoad:
+        now = self._clock()
+        self._drop_old(now)
+        recent = sum(tokens for _, tokens in self._recent)
+        span = max(now - self._recent[0][0], 1e-3) if self._recent else 1.0
+        return EngineLoad(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            capacity=self.max_sequences,
+            tokens_per_second=recent / span,
+            busy_seconds=self._busy,
+            tokens=self._tokens,
+            context_length=self.context_length,
+        )
+
+    # -- one step
+
+    def step(self) -> list[tuple[str, Piece]]:
+        """Admit, compute one token for every running sequence, give the pieces.
+
+        Raises EngineError when the weights give non-finite logits; `reset` then makes the core usable again.
+        """
+        begin = self._clock()
+        self._swap_when_drained()
+        pieces, self._last_words = self._last_words, []
+        going = sorted(self._running, key=_order)
+        fresh, first_RV = self._admit()
+        logits = [] if first_RV is None else [first_RV]
+        if going:
+            logits.append(self.forward.extend([self._next_row(sequence) for sequence in going]))
+        if logits:
+            sequences = fresh + going
+            rows = [
+                Draw(sampling=s.request.sampling, noise_key=s.request.noise_key, sampled=s.sampled) for s in sequences
+            ]
+            drawn = draw(torch.cat(logits) if len(logits) > 1 else logits[0], rows)
+            pieces.extend(self._append(sequence, token) for sequence, token in zip(sequences, drawn, strict=True))
+            self._count(begin, len(sequences))
+        return pieces
+
+    def _next_row(self, sequence: _Sequence) -> Row:
+        slot = sequence.slot
+        assert slot is not None
+        token = sequence.sampled[-1]
+        slot.tokens.append(token)
+        adapter = self.versions.prepared(sequence.key)
+        return Row(slot=slot.number, tokens=(token,), start=len(slot.tokens) - 1, adapter=adapter)
+
+    def _append(self, sequence: _Sequence, drawn: Drawn) -> tuple[str, Piece]:
+        first = not sequence.sampled
+        sequence.sampled.append(drawn.token)
+        reason = self._finish_reason(sequence, drawn.token)
+        if reason is not None:
+            self._end(sequence)
+        piece = Piece(
+            ids=token_ids((drawn.token,)),
+            logprobs=nats((drawn.logprob,)),
+            version=sequence.key[1],
+            finish_reason=reason,
+            top=(drawn.top,) if drawn.top else (),
+            prompt_tokens_cached=sequence.cached if first else 0,
+        )
+        return sequence.request.id, piece
+
+    def _finish_reason(self, sequence: _Sequence, token: int) -> FinishReason | None:
+        request, count = sequence.request, len(sequence.sampled)
+        if token in request.sampling.stop_ids:
+            return "stop"
+        if count >= request.sampling.max_new_tokens or len(request.prompt_ids) + count >= self.context_length:
+            return "length"
+        return None
+
+    def _end(self, sequence: _Sequence) -> None:
+        assert sequence.slot is not None
+        self._running.remove(sequence)
+        self.slots.rest(sequence.slot)
+
+    # -- admission
+
+    def _admit(self) -> tuple[list[_Sequence], torch.Tensor | None]:
+        """Start what waits and fits; gives the sequences and the logits behind their prompts."""
+        fresh: list[_Sequence] = []
+        while self._waiting and self._held is None and len(self._running) < self.max_sequences:
+            request = self._waiting.popleft()
+            sequence = _Sequence(request=request, key=self.versions.resolve(request.policy, request.version))
+            fresh.append(sequence)
+            self._running.append(sequence)
+        if not fresh:
+            return [], None
+        leaders: dict[tuple[Key, bytes], _Sequence] = {}
+        for sequence in fresh:
+            leaders.setdefault((sequence.key, sequence.request.prompt_ids.tobytes()), sequence)
+        logits_of = self._prefill(list(leaders.values()))
+        rows = []
+        for sequence in fresh:
+            leader = leaders[sequence.key, sequence.request.prompt_ids.tobytes()]
+            if leader is not sequence:
+                assert leader.slot is not None
+                sequence.cached = len(leader.request.prompt_ids)
+                sequence.slot = self.slots.take(sequence.key, leader.slot, sequence.cached)
+            rows.append(logits_of[leader])
+        return fresh, torch.stack(rows)
+
+    def _prefill(self, sequences: list[_Sequence]) -> dict[_Sequence, torch.Tensor]:
+        """Compute prompts in rounds: one that shares much with another of its round waits for it."""
+        logits_of: dict[_Sequence, torch.Tensor] = {}
+        while sequences:
+            now: list[_Sequence] = []
+            later: list[_Sequence] = []
+            for sequence in sequences:
+                source, held = self.slots.find(sequence.key, sequence.request.prompt_ids)
+                if self._shared_with(now, sequence) >= held + WORTH_WAITING:
+                    later.append(sequence)
+                    continue
+                sequence.cached = held
+                sequence.slot = self.slots.take(sequence.key, source, held)
+                now.append(sequence)
+            now.sort(key=_order)
+            logits_RV = self.forward.extend([self._prompt_row(sequence) for sequence in now])
+            logits_of.update(zip(now, logits_RV, strict=True))
+            sequences = later
+        return logits_of
+
+    def _shared_with(self, others: list[_Sequence], sequence: _Sequence) -> int:
+        if not self.forward.crops:
+            return 0
+        prompt = sequence.request.prompt_ids
+        return max((common(o.request.prompt_ids, prompt) for o in others if o.key == sequence.key), default=0)
+
+    def _prompt_row(self, sequence: _Sequence) -> Row:
+        slot = sequence.slot
+        assert slot is not None
+        prompt = sequence.request.prompt_ids
+        slot.tokens = prompt[:]
+        adapter = self.versions.prepared(sequence.key)
+        return Row(slot=slot.number, tokens=prompt[sequence.cached :], start=sequence.cached, adapter=adapter)
+
+    # -- versions and figures
+
+    def _swap_when_drained(self) -> None:
+        if self._held is None or self._running:
+            return
+        adapter, self._held = self._held, None
+        assert adapter.weights is not None and is_base(adapter)
+        replace_weights(self.model, adapter.weights)
+        self.slots.clear()
+        self.versions.only(adapter)
+        for request in list(self._waiting):
+            if request.policy != adapter.policy or request.version not in (None, adapter.version):
+                self.abort(request.id)
+
+    def _prune(self) -> None:
+        used = {sequence.key for sequence in self._running}
+        pinned = [request for request in self._waiting if request.version is not None]
+        used |= {self.versions.resolve(request.policy, request.version) for request in pinned}
+        left = self.versions.prune(used)
+        self.slots.forget(lambda key: key in left)
+
+    def _ids(self) -> list[str]:
+        return [r.id for r in self._waiting] + [s.request.id for s in self._running]
+
+    def _count(self, begin: float, tokens: int) -> None:
+        now = self._clock()
+        self._tokens += tokens
+        self._busy += now - begin
+        self._recent.append((begin, tokens))
+        self._drop_old(now)
+
+    def _drop_old(self, now: float) -> None:
+        while self._recent and now - self._recent[0][0] > RATE_WINDOW:
+            self._recent.popleft()
+
+
+def _order(sequence: _Sequence) -> tuple[Key, int]:
+    """Rows of one version together, then by slot: the layout that the forward reads fastest."""
+    assert sequence.slot is not None
+    return sequence.key, sequence.slot.number

@@ -1,0 +1,113 @@
+"""A pass through the model: log-probabilities and entropies of its trained tokens, with their gradients.
+
+Vocabulary logits (V wide) are made only for the P positions that predict trained tokens, `HEAD_ROWS` at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from agent_lightning.learner.pack import Pass
+
+HEAD_ROWS = 1024  # positions whose logits are alive at once; more are recomputed in the backward pass
+
+
+def score(model: Any, work: Pass) -> tuple[Tensor, Tensor]:
+    """Give (logp_E, entropy_E), float32 nats of log_softmax(logits / temperature)."""
+    device = next(model.parameters()).device
+    hidden_PD = _hidden(model, work, device)
+    temperature_P = torch.from_numpy(work.temperature_P).to(device)
+    logps, entropies = [], []
+    for start in range(0, len(work.at_P), HEAD_ROWS):
+        end = min(start + HEAD_ROWS, len(work.at_P))
+        first, last = np.searchsorted(work.of_E, [start, end])
+        of = torch.from_numpy(work.of_E[first:last] - start).to(device)
+        target = torch.from_numpy(work.target_E[first:last]).to(device)
+        piece = (model, hidden_PD[start:end], temperature_P[start:end], of, target)
+        recompute = len(work.at_P) > HEAD_ROWS and torch.is_grad_enabled()
+        logp, entropy = checkpoint(_head, *piece, use_reentrant=False) if recompute else _head(*piece)  # type: ignore[misc]
+        logps.append(logp)
+        entropies.append(entropy)
+    return torch.cat(logps), torch.cat(entropies)
+
+
+def _hidden(model: Any, work: Pass, device: torch.device) -> Tensor:
+    """Last hidden states of the P predicting positions, (P, D)."""
+    ids = torch.from_numpy(work.ids_BT).to(device)
+    if work.mask_TT is None:
+        output = model.get_decoder()(input_ids=ids, use_cache=False)
+    else:
+        dtype = next(model.parameters()).dtype
+        mask = torch.zeros(work.mask_TT.shape, dtype=dtype).masked_fill_(
+            torch.from_numpy(~work.mask_TT), torch.finfo(dtype).min
+        )
+        output = model.get_decoder()(
+            input_ids=ids,
+            position_ids=torch.from_numpy(work.depth_BT).to(device),
+            attention_mask=mask[None, None].to(device),
+            use_cache=False,
+        )
+    states = output.last_hidden_state
+    return states.reshape(-1, states.shape[-1]).index_select(0, torch.from_numpy(work.at_P).to(device))
+
+
+def _head(
+    model: Any, hidden_PD: Tensor, temperature_P: Tensor, of_E: Tensor, target_E: Tensor
+) -> tuple[Tensor, Tensor]:
+    logits_PV = finish(model, model.get_output_embeddings()(hidden_PD))
+    logp_E, entropy_P = _Softmax.apply(logits_PV, temperature_P, of_E, target_E)  # type: ignore[misc]
+    return logp_E, entropy_P[of_E]
+
+
+def finish(model: Any, logits_PV: Tensor) -> Tensor:
+    """What some families do to logits behind the output head: a scale, a divisor, a soft cap."""
+    config = model.config.get_text_config()
+    if scale := getattr(config, "logit_scale", None):
+        logits_PV = logits_PV * scale
+    if divisor := getattr(config, "logits_scaling", None):
+        logits_PV = logits_PV / divisor
+    if cap := getattr(config, "final_logit_softcapping", None):
+        logits_PV = torch.tanh(logits_PV / cap) * cap
+    return logits_PV
+
+
+class _Softmax(torch.autograd.Function):
+    """Log-probabilities of targets and entropies of rows of log_softmax(logits / temperature).
+
+    With l = log p: d logp_t / d z = onehot_t - p and d H / d z = -p (l + H), both over the temperature. Autograd would
+    keep four (P, V) float32 arrays; this keeps the logits in the model's own dtype.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits_PV: Tensor, temperature_P: Tensor, of_E: Tensor, target_E: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        scaled_PV = logits_PV.float() / temperature_P[:, None]
+        norm_P = torch.logsumexp(scaled_PV, dim=-1)
+        logp_E = scaled_PV[of_E, target_E] - norm_P[of_E]
+        mean_P = torch.einsum("pv,pv->p", torch.exp(scaled_PV - norm_P[:, None]), scaled_PV)
+        entropy_P = norm_P - mean_P
+        ctx.save_for_backward(logits_PV, temperature_P, of_E, target_E, norm_P, entropy_P)
+        ctx.set_materialize_grads(False)
+        return logp_E, entropy_P
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        logits_PV, temperature_P, of_E, target_E, norm_P, entropy_P = ctx.saved_tensors
+        grad_E, grad_entropy_P = grads
+        log_PV = (logits_PV.float() / temperature_P[:, None]).sub_(norm_P[:, None])
+        p_PV = torch.exp(log_PV)
+        grad_PV = torch.zeros((), device=p_PV.device)
+        if grad_entropy_P is not None:
+            grad_PV = log_PV.add_(entropy_P[:, None]).mul_(p_PV).mul_(-grad_entropy_P[:, None])
+        if grad_E is not None:
+            total_P = torch.zeros_like(norm_P).index_add_(0, of_E, grad_E)
+            grad_PV = p_PV.mul_(-total_P[:, None]).add_(grad_PV)
+            grad_PV.index_put_((of_E, target_E), grad_E, accumulate=True)
+        grad_PV = grad_PV.div_(temperature_P[:, None])
+        return grad_PV.to(logits_PV.dtype), None, None, None

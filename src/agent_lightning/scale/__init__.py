@@ -1,1 +1,0 @@
-"""See the file that bears this room's name."""

@@ -1,0 +1,155 @@
+"""/api/v1: claims, attempts, rewards, rollouts. Workers and agents speak to these."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from agent_lightning.errors import Fenced, NotFound
+from agent_lightning.records import Outcome, Rollout, Task
+from agent_lightning.server.access import attempt_of, rollout_access
+from agent_lightning.server.bodies import ClaimBody, EndBody, LiveBody, QueueBody, RewardsBody, claim_json
+from agent_lightning.server.state import ServerState
+
+router = APIRouter(prefix="/api/v1")
+
+
+def state_of(request: Request) -> ServerState:
+    return request.app.state.lightning
+
+
+def key_of(request: Request) -> str | None:
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() or None if scheme.lower() == "bearer" else None
+
+
+@router.post("/claims", response_model=None)
+async def claim(body: ClaimBody, request: Request) -> Response | dict[str, Any]:
+    """The next queued rollout for this worker; 204 when there is none within `wait_seconds`; 410 when all is done."""
+    state = state_of(request)
+    state.keys.work(key_of(request))
+    if state.over.is_set():
+        raise Fenced("the run is over: nothing will be queued any more")
+    claiming = asyncio.ensure_future(
+        state.store.claim(
+            body.worker,
+            lease_seconds=state.lease_seconds,
+            wait_seconds=body.wait_seconds,
+            run_id=body.run_id,
+        )
+    )
+    over = asyncio.ensure_future(state.over.wait())
+    await asyncio.wait({claiming, over}, return_when=asyncio.FIRST_COMPLETED)
+    over.cancel()
+    if not claiming.done():
+        claiming.cancel()
+        raise Fenced("the run is over: nothing will be queued any more")
+    claimed = claiming.result()
+    return Response(status_code=204) if claimed is None else claim_json(claimed)
+
+
+@router.post("/live")
+async def live(body: LiveBody, request: Request) -> dict[str, Any]:
+    """Begin a rollout that nobody queued: a request of production traffic that is recorded."""
+    state = state_of(request)
+    state.keys.work(key_of(request))
+    task = Task(id=body.rollout_id, input=body.input)
+    rollout = Rollout(
+        id=body.rollout_id,
+        run_id=state.run_id,
+        task=task,
+        mode="live",
+        group_id=body.rollout_id,
+        max_attempts=1,
+        deadline_seconds=state.rollout_deadline,
+    )
+    # Nobody renews a live rollout's lease: it lives as long as an attempt may.
+    claimed = await state.store.start_live(rollout, body.worker, lease_seconds=state.rollout_deadline)
+    return claim_json(claimed)
+
+
+@router.post("/attempts/{attempt_id}/heartbeat")
+async def heartbeat(attempt_id: str, request: Request) -> dict[str, Any]:
+    state = state_of(request)
+    await attempt_of(state.store, key_of(request), attempt_id)
+    return {"lease_until": await state.store.heartbeat(attempt_id, lease_seconds=state.lease_seconds)}
+
+
+@router.post("/attempts/{attempt_id}/end")
+async def end(attempt_id: str, body: EndBody, request: Request) -> dict[str, Any]:
+    """End the attempt. Rewards in the same message are stored first, so that none comes too late."""
+    state = state_of(request)
+    access = await attempt_of(state.store, key_of(request), attempt_id)
+    for reward in body.rewards:
+        await state.store.add_reward(reward.reward(access))
+    outcome = Outcome(body.outcome)
+    if outcome is Outcome.OK and access.rollout.mode != "live":
+        outcome = await _checked(state, access.rollout.id)
+    rollout = await state.store.end_attempt(attempt_id, outcome, detail=body.detail, result=body.result)
+    return {"status": str(rollout.status), "outcome": str(rollout.outcome) if rollout.outcome else None}
+
+
+async def _checked(state: ServerState, rollout_id: str) -> Outcome:
+    """A rollout that ended well without any reward is named so."""
+    rewards = await state.store.rewards_of([rollout_id])
+    return Outcome.OK if rewards.get(rollout_id) else Outcome.NO_REWARD
+
+
+@router.post("/rollouts/{rollout_id:path}/rewards")
+async def rewards(rollout_id: str, body: RewardsBody, request: Request) -> dict[str, Any]:
+    state = state_of(request)
+    access = await rollout_access(state.store, key_of(request))
+    if access.rollout.id != rollout_id:
+        raise NotFound(f"the key opens the rewards of {access.rollout.id}, not of {rollout_id}")
+    stored = [await state.store.add_reward(reward.reward(access)) for reward in body.rewards]
+    return {"stored": len(stored), "stale": sum(reward.stale for reward in stored)}
+
+
+@router.post("/rollouts")
+async def queue(body: QueueBody, request: Request) -> Mapping[str, Any]:
+    """Queue one rollout a task; the same id again changes nothing."""
+    state = state_of(request)
+    state.keys.steer(key_of(request))
+    made = []
+    for place, item in enumerate(body.tasks):
+        task = Task(id=item.id or f"task-{place:04d}", input=item.input, meta=item.meta)
+        rollout_id = f"{body.run_id}.{body.mode}.{task.id}"
+        made.append(
+            Rollout(
+                id=rollout_id,
+                run_id=body.run_id,
+                task=task,
+                mode=body.mode,
+                group_id=rollout_id,
+                deadline_seconds=state.rollout_deadline,
+            )
+        )
+    return {"queued": await state.store.enqueue(made), "ids": [rollout.id for rollout in made]}
+
+
+@router.get("/rollouts/{rollout_id:path}")
+async def one(rollout_id: str, request: Request) -> Mapping[str, Any]:
+    state = state_of(request)
+    state.keys.look(key_of(request))
+    rollout = await state.store.rollout(rollout_id)
+    found = await state.store.rewards_of([rollout_id])
+    return {**asdict(rollout), "rewards": [asdict(reward) for reward in found.get(rollout_id, [])]}
+
+
+@router.get("/runs")
+async def runs(request: Request) -> Mapping[str, Any]:
+    state = state_of(request)
+    state.keys.look(key_of(request))
+    return {"runs": await state.store.runs()}
+
+
+@router.get("/runs/{run_id}/events")
+async def events(run_id: str, request: Request, kind: str | None = None) -> Mapping[str, Any]:
+    """Metrics rows, evaluations and alerts, oldest first."""
+    state = state_of(request)
+    state.keys.look(key_of(request))
+    return {"events": await state.store.events(run_id, kind)}

@@ -1,0 +1,78 @@
+"""uvicorn in the loop that is already running, on a socket that was bound before anything else began."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import uvicorn
+
+from agent_lightning.errors import RunInUse
+from agent_lightning.server.app import App
+
+STOP_SECONDS = 5  # that open requests get when the server ends
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes any free one. Raises RunInUse when somebody listens there already."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise RunInUse(
+            f"{host}:{port} cannot be used ({error.strerror}): is another server running there? Stop it, or choose "
+            "another port with --port"
+        ) from error
+    listener.listen(2048)
+    return listener
+
+
+def address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to whoever runs the loop; `ready` is set once requests are taken."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(app: App, listener: socket.socket) -> AsyncIterator[str]:
+    """Serve `app` while the block runs; gives the address."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=STOP_SECONDS,
+        timeout_keep_alive=75,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]), name="http server")
+    try:
+        ready = asyncio.ensure_future(server.ready.wait())
+        await asyncio.wait({ready, task}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if task.done():
+            await task
+        yield address(listener)
+    finally:
+        server.should_exit = True
+        await task

@@ -1,0 +1,360 @@
+"""Composition root: one training from its settings, with everything that it needs started and stopped.
+
+`Trainer(agent, reward=..., config=...).fit(train, val, test)` and `agent-lightning train FILE` are the same thing;
+`agent-lightning serve FILE` is it without agents of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agent_lightning.client.config import read_config
+from agent_lightning.errors import SettingError
+from agent_lightning.gateway.gateway import Gateway
+from agent_lightning.models.chat_template import load_template
+from agent_lightning.models.models import read_card
+from agent_lightning.models.source import resolve
+from agent_lightning.models.tokenizer import ChatTokenizer
+from agent_lightning.records import Split
+from agent_lightning.replica import Replicas, make_replicas
+from agent_lightning.runner.queue import RunnerQueue
+from agent_lightning.runner.rewarding import RewardFunction, check_signature
+from agent_lightning.runner.worker import Worker, WorkerConfig
+from agent_lightning.server.access import Keys
+from agent_lightning.server.app import make_app
+from agent_lightning.server.serving import bind, serving
+from agent_lightning.server.state import ServerState
+from agent_lightning.store.sqlite import SqliteStore
+from agent_lightning.trainer.config import TrainConfig
+from agent_lightning.trainer.folder import RunFolder
+from agent_lightning.trainer.journal import Journal, Listener
+from agent_lightning.trainer.loop import Loop, Splits
+from agent_lightning.trainer.progress import Position
+from agent_lightning.trainer.tasks import as_tasks, check_disjoint
+
+CONTEXT = 4096  # tokens, where the model allows more and nothing else is set
+RUN_LEASE = 30.0  # seconds; a trainer that was killed frees its run after that
+DRAIN_SECONDS = 60.0  # that calls in flight get before full weights are replaced
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    run: Path  # the run's folder
+    best: Path  # checkpoint with the best validation reward
+    before: Mapping[str, Any] | None  # evaluation of the test split with the base model; None without a test split
+    after: Mapping[str, Any] | None  # and with the best checkpoint
+    steps: int
+    seconds: float  # of training
+
+
+class Trainer:
+    """Trains an agent. Nothing is started before `fit`.
+
+    agent: an agent object, or a function that makes one; None: workers come from outside.
+    reward: (task, result, rollout) -> number, dict of numbers, or None for unknown; None: the agent emits its rewards.
+    config: settings by their names, a TrainConfig, or the path of a TOML file.
+    run: name of the run; the name of a run that was interrupted takes it up again.
+    """
+
+    def __init__(
+        self,
+        agent: Any = None,
+        *,
+        reward: RewardFunction | None = None,
+        config: TrainConfig | Mapping[str, Any] | str | Path,
+        run: str | None = None,
+        listeners: Iterable[Listener] = (),
+    ) -> None:
+        if reward is not None:
+            check_signature(reward)
+        if isinstance(config, str | Path):
+            config = TrainConfig.read(file=Path(config))
+        elif isinstance(config, Mapping):
+            config = TrainConfig.read(config)
+        self.agent, self.reward, self.config = agent, reward, config
+        self.listeners = tuple(listeners)
+        self.folder = RunFolder(Path(config.work.runs) / (run or config.work.run or _new_name()))
+
+    def fit(
+        self, train_tasks: Iterable[Any], val_tasks: Iterable[Any] = (), test_tasks: Iterable[Any] = ()
+    ) -> TrainResult:
+        """Train to the end. Tasks are Task records, mappings with an "input", or bare inputs.
+
+        Raises SettingError, TaskError, ModelError, RunInUse, TrainingStopped.
+        """
+        splits = splits_of(train_tasks, val_tasks, test_tasks)
+        return _alone(self._fit(splits))
+
+    async def _fit(self, splits: Splits) -> TrainResult:
+        async with opened(self.config, self.folder, listeners=self.listeners) as session:
+            with session.agents(self.agent, self.reward):
+                return await session.train(splits)
+
+
+def splits_of(train: Iterable[Any], val: Iterable[Any] = (), test: Iterable[Any] = ()) -> Splits:
+    """Tasks by split, each checked, no input in two of them. Raises TaskError."""
+    given: dict[Split, list[Any]] = {"train": list(train), "val": list(val), "test": list(test)}
+    made = {split: as_tasks(rows, split) if rows or split == "train" else [] for split, rows in given.items()}
+    check_disjoint({str(split): tasks for split, tasks in made.items()})
+    return Splits(train=made["train"], val=made["val"], test=made["test"])
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """Everything that runs while a training runs; made by `opened`."""
+
+    config: TrainConfig
+    folder: RunFolder
+    store: SqliteStore
+    replicas: Replicas
+    gateway: Gateway
+    state: ServerState
+    runner: RunnerQueue
+    journal: Journal
+    endpoint: str
+
+    @contextlib.contextmanager
+    def agents(self, agent: Any, reward: RewardFunction | None) -> Iterator[Worker | None]:
+        """Run this agent on queued rollouts, in this process, while the block runs."""
+        if agent is None or self.config.runner.workers == 0:
+            yield None
+            return
+        server = self.config.server
+        client = read_config(
+            {
+                "endpoint": self.endpoint,
+                "api_key": server.worker_key,
+                "component": list(self.config.loop.component) or None,
+                "max_step_timeout": server.max_step_timeout,
+                "retry_strategy": server.retry_strategy,
+            }
+        )
+        worker = Worker(
+            agent,
+            reward,
+            WorkerConfig(client=client, run_id=self.folder.name, slots=self.config.runner.workers),
+            notice=lambda text: self.journal.notice("alert", {"text": text}),
+        )
+        worker.start()
+        try:
+            yield worker
+        finally:
+            self.state.over.set()
+            worker.stop(timeout=2.0)
+
+    async def train(self, splits: Splits) -> TrainResult:
+        """Measure, train, restore the best checkpoint, measure again."""
+        loop = Loop(
+            run_id=self.folder.name,
+            config=self.config,
+            splits=splits,
+            store=self.store,
+            replicas=self.replicas,
+            runner=self.runner,
+            folder=self.folder,
+            journal=self.journal,
+            changing=lambda why: self.gateway.hold.changing(why, drain_seconds=DRAIN_SECONDS),
+        )
+        before = await self._tested(loop, "before", Position(schedule=self.config.schedule), splits)
+        position = await loop.run()
+        best = self.folder.pointed("best") or self.folder.checkpoint(position.step)
+        await self.replicas.restore(best)
+        after = await self._tested(loop, "after", position, splits)
+        self.state.over.set()
+        return TrainResult(
+            run=self.folder.path,
+            best=best,
+            before=before,
+            after=after,
+            steps=position.step,
+            seconds=position.seconds,
+        )
+
+    async def _tested(self, loop: Loop, label: str, position: Position, splits: Splits) -> Mapping[str, Any] | None:
+        """The test split with the weights that are served; a resumed run keeps what it has measured."""
+        if not splits.test or not self.config.loop.test_rollouts:
+            return None
+        told = self.journal.told(label, position.step)
+        if told is None:
+            measured = await loop.measure(splits.test, position, mode="test", label=label)
+            told = measured.as_json()
+            await self.journal.write(label, position.step, told)
+        return told
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    config: TrainConfig, folder: RunFolder, *, listeners: tuple[Listener, ...] = (), port: int = 0
+) -> AsyncIterator[Session]:
+    """Start store, replicas, gateway and HTTP server; stop them in reverse order whatever happens.
+
+    Raises RunInUse for a run or a port that another process holds, and what the parts raise.
+    """
+    model = resolve(config.replica.model)
+    context = _context(config, model)
+    async with contextlib.AsyncExitStack() as stack:
+        listener = stack.enter_context(contextlib.closing(bind(config.server.host, _port(config, port))))
+        folder.path.mkdir(parents=True, exist_ok=True)
+        store = await SqliteStore.open(
+            folder.store, durability=config.server.durability, live_reward_seconds=config.server.reward_deadline
+        )
+        stack.push_async_callback(store.close)
+        await stack.enter_async_context(_held(store, folder, config))
+        if not (folder.path / "run.json").exists():
+            folder.create(dict(config.given))
+        journal = Journal(store, folder.name, folder, listeners)
+        await journal.open()
+        replicas = make_replicas(
+            replace(config.replica, context_length=context),
+            says=lambda text: journal.notice("starting", {"text": text}),
+        )
+        stack.push_async_callback(replicas.close)
+        await replicas.start()
+        gateway = _gateway(config, store, replicas, model, context)
+        state = ServerState(
+            store=store,
+            gateway=gateway,
+            run_id=folder.name,
+            keys=Keys(worker=config.server.worker_key, admin=config.server.admin_key),
+            lease_seconds=config.runner.lease_seconds,
+            rollout_deadline=config.runner.rollout_deadline,
+        )
+        runner = RunnerQueue(store, config.runner, notice=lambda text: journal.notice("alert", {"text": text}))
+        await stack.enter_async_context(_background(runner.watch_leases(), "lease watch"))
+        endpoint = await stack.enter_async_context(serving(make_app(state), listener))
+        stack.callback(state.over.set)
+        journal.notice("serving", {"endpoint": endpoint, "model": str(model)})
+        yield Session(
+            config=config,
+            folder=folder,
+            store=store,
+            replicas=replicas,
+            gateway=gateway,
+            state=state,
+            runner=runner,
+            journal=journal,
+            endpoint=endpoint,
+        )
+
+
+def _gateway(config: TrainConfig, store: SqliteStore, replicas: Replicas, model: Path, context: int) -> Gateway:
+    tokenizer = ChatTokenizer.load(model)
+    template = load_template(tokenizer, datetime.now(UTC), _template_text(config.server.chat_template))
+    return Gateway(
+        store,
+        replicas,
+        tokenizer,
+        template,
+        replace(config.gateway, context_length=context),
+        clock=time.time,
+        new_id=lambda: f"call-{uuid.uuid4().hex}",
+    )
+
+
+def _context(config: TrainConfig, model: Path) -> int:
+    longest = read_card(model).context_length
+    wanted = config.replica.context_length or min(longest, CONTEXT)
+    if wanted > longest:
+        raise SettingError(f"context_length is {wanted}, but the model {config.replica.model!r} has {longest}")
+    return wanted
+
+
+def _template_text(setting: str | None) -> str | None:
+    """Jinja text as it is, or out of the file that the setting names."""
+    if setting is None or "{" in setting:
+        return setting
+    try:
+        return Path(setting).read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"chat_template is {setting!r}: neither a template nor a file ({error.strerror})") from error
+
+
+def _port(config: TrainConfig, default: int) -> int:
+    return default if config.server.port is None else config.server.port
+
+
+@contextlib.asynccontextmanager
+async def _held(store: SqliteStore, folder: RunFolder, config: TrainConfig) -> AsyncIterator[None]:
+    """Hold the run against a second trainer, and let go in the end."""
+    holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+    await store.open_run(folder.name, dict(config.given), holder=holder, lease_seconds=RUN_LEASE)
+
+    async def renew() -> None:
+        while True:
+            await asyncio.sleep(RUN_LEASE / 3)
+            await store.hold_run(folder.name, holder=holder, lease_seconds=RUN_LEASE)
+
+    try:
+        async with _background(renew(), "run lease"):
+            yield
+    finally:
+        await store.release_run(folder.name, holder=holder)
+
+
+@contextlib.asynccontextmanager
+async def _background(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
+    """Run `work` beside the block. If it fails, the block is cancelled and its error is raised."""
+    owner = asyncio.current_task()
+    assert owner is not None
+    task = asyncio.create_task(work, name=name)
+    failed = False
+
+    def stop_owner(done: asyncio.Task[None]) -> None:
+        nonlocal failed
+        if not done.cancelled() and done.exception() is not None:
+            failed = True
+            owner.cancel()
+
+    task.add_done_callback(stop_owner)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not failed:
+            raise
+        owner.uncancel()
+        task.result()
+    finally:
+        task.remove_done_callback(stop_owner)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await task
+
+
+def _new_name() -> str:
+    return datetime.now(UTC).strftime("run-%Y%m%d-%H%M%S")
+
+
+def _alone(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end, in a thread of its own where this thread runs a loop already (notebooks)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    result: list[T] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(asyncio.run(work))
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="training")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return result[0]

@@ -1,0 +1,232 @@
+"""Settings of a training: flat names outside (DESIGN: names are fixed), one config a part inside.
+
+A name belongs to every part whose config has a field of that name. Explicit argument > environment
+(AGENT_LIGHTNING_ + upper case) > file > default. Wrong and unknown names are refused with what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from agent_lightning.credit import CreditConfig
+from agent_lightning.errors import SettingError
+from agent_lightning.gateway.sampling import GatewayConfig
+from agent_lightning.learner.learner import LearnerConfig
+from agent_lightning.learner.schedule import Schedule
+from agent_lightning.replica.replica import ReplicaConfig
+from agent_lightning.runner.queue import RunnerConfig
+
+PREFIX = "AGENT_LIGHTNING_"
+ALIASES = {"component_of_interest": "component"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopConfig:
+    """The training loop itself."""
+
+    total_steps: int  # optimizer steps
+    tasks_per_step: int = 8
+    group_size: int = 8  # siblings of one task
+    seed: int = 0
+    eval_every: int = 10  # steps between validations
+    success_reward: float = 1.0  # a rollout with at least this reward is a success
+    keep_checkpoints: int = 3  # beside the best one
+    component: tuple[str, ...] = ()  # components of interest; empty: all
+    max_trajectory_length: int = 20  # newest steps of a rollout that are kept
+    reward_weights: Mapping[str, float] = field(default_factory=dict)  # by part; 1 where none is given
+    time_limit: float | None = None  # seconds of training after which the run ends in good order
+    test_rollouts: bool = True  # measure the test split before and after
+    debug_trace: bool = False
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("total_steps", 1, 10_000_000),
+            ("tasks_per_step", 1, 100_000),
+            ("group_size", 2, 4096),
+            ("eval_every", 1, 10_000_000),
+            ("keep_checkpoints", 1, 10_000),
+            ("max_trajectory_length", 1, 10_000),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise SettingError(f"{name} is {value}: wanted {low} to {high}")
+        if self.time_limit is not None and self.time_limit <= 0:
+            raise SettingError(f"time_limit is {self.time_limit}: seconds above 0 are wanted, or none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    host: str = "127.0.0.1"
+    port: int | None = None  # None: 8000 for `serve`, any free one for `train`
+    durability: Literal["process", "power"] = "process"
+    reward_deadline: float = 86_400.0  # seconds after the end of a live rollout
+    chat_template: str | None = None  # Jinja text, or a path to it
+    max_step_timeout: float | str = "30s"
+    retry_strategy: str = "exponential_backoff"
+    worker_key: str | None = None  # needed off loopback
+    admin_key: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.port is not None and not 0 <= self.port <= 65_535:
+            raise SettingError(f"port is {self.port}: wanted 0 to 65535")
+        if self.host not in ("127.0.0.1", "::1", "localhost") and not (self.worker_key and self.admin_key):
+            raise SettingError(
+                f"host is {self.host!r}, which others can reach: set worker_key and admin_key, or bind to 127.0.0.1"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkConfig:
+    """What is trained on what; from the file or the command line, or given as objects to Trainer."""
+
+    agent: str | None = None  # "module:attribute"
+    reward: str | None = None  # "module:function"
+    train_tasks: str | None = None  # JSON lines: {"id"?, "input", "meta"?}
+    val_tasks: str | None = None
+    test_tasks: str | None = None
+    run: str | None = None  # name of the run; None: made from agent and time
+    runs: str = "runs"  # folder that holds the runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    loop: LoopConfig
+    credit: CreditConfig = field(default_factory=CreditConfig)
+    schedule: Schedule = field(default_factory=Schedule)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    replica: ReplicaConfig
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    runner: RunnerConfig = field(default_factory=RunnerConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    work: WorkConfig = field(default_factory=WorkConfig)
+    given: Mapping[str, Any] = field(default_factory=dict)  # flat settings that were set, for the run's record
+
+    @classmethod
+    def read(
+        cls, given: Mapping[str, Any] | None = None, *, file: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> TrainConfig:
+        """Settings from arguments, environment and file, in this order of precedence. Raises SettingError."""
+        settings = {
+            **_from_file(file),
+            **_from_env(os.environ if env is None else env),
+            **_known(given or {}, "argument"),
+        }
+        return cls.of(settings)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> TrainConfig:
+        flat = dict(settings)
+        flat.setdefault("model", "smollm2")
+        if isinstance(flat.get("component"), str):
+            flat["component"] = [flat["component"]]
+        made = {name: _make(kind, flat) for name, kind in _PARTS.items()}
+        replica = replace(_make(ReplicaConfig, flat, skip=("learner",), learner=made["learner"]))
+        gateway = replace(made["gateway"], run_seed=made["loop"].seed, policy=replica.policy)
+        config = cls(**{**made, "gateway": gateway}, replica=replica, given=dict(settings))
+        _check_together(config)
+        return config
+
+
+_PARTS: dict[str, Any] = {
+    "loop": LoopConfig,
+    "credit": CreditConfig,
+    "schedule": Schedule,
+    "learner": LearnerConfig,
+    "gateway": GatewayConfig,
+    "runner": RunnerConfig,
+    "server": ServerConfig,
+    "work": WorkConfig,
+}
+_STATE = ("risen", "multiplier", "run_seed", "attempts_kept")  # fields that are no settings
+NAMES = frozenset(
+    item.name for kind in (*_PARTS.values(), ReplicaConfig) for item in fields(kind) if item.name not in _STATE
+) - {"learner"}
+
+
+def _make(kind: Any, flat: Mapping[str, Any], *, skip: tuple[str, ...] = (), **given: Any) -> Any:
+    """One part's config out of the flat settings that it knows."""
+    own = {item.name for item in fields(kind)} - set(skip) - set(_STATE)
+    missing = [
+        item.name
+        for item in fields(kind)
+        if item.name in own and item.default is MISSING and item.default_factory is MISSING and item.name not in flat
+    ]
+    if missing:
+        raise SettingError(f"{', '.join(missing)} must be set: there is no default")
+    chosen = {name: value for name, value in flat.items() if name in own}
+    return kind(**{**_coerced(kind, chosen), **given})
+
+
+def _coerced(kind: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of the declared types: numbers and lists may come as text out of the environment."""
+    import typing
+
+    hints = typing.get_type_hints(kind)
+    result = {}
+    for name, value in chosen.items():
+        try:
+            result[name] = TypeAdapter(hints[name]).validate_python(value)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise SettingError(f"{name} is {value!r}: {reason[:1].lower()}{reason[1:]}") from None
+    return result
+
+
+def _known(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The settings under their own names. Raises SettingError for a name that nobody has, with the nearest ones."""
+    result: dict[str, Any] = {}
+    for name, value in settings.items():
+        own = ALIASES.get(name, name)
+        if own not in NAMES:
+            near = difflib.get_close_matches(own, NAMES, n=2)
+            hint = f": did you mean {' or '.join(near)}?" if near else f"; known are: {', '.join(sorted(NAMES))}"
+            raise SettingError(f"{source} {name!r} is no setting{hint}")
+        if value is not None:
+            result[own] = value
+    return result
+
+
+def _from_file(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        with file.open("rb") as handle:
+            return _known(tomllib.load(handle), f"{file}:")
+    except OSError as error:
+        raise SettingError(f"{file} cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError(f"{file} is not TOML: {error}") from error
+
+
+def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
+    """Training settings in the environment. Names of other parts (client, cache) are left to them."""
+    found: dict[str, Any] = {}
+    for key, value in env.items():
+        name = key.removeprefix(PREFIX).lower()
+        name = ALIASES.get(name, name)
+        if key.startswith(PREFIX) and name in NAMES:
+            found[name] = value.split(",") if name == "component" else value
+    return found
+
+
+def _check_together(config: TrainConfig) -> None:
+    """What no part can see alone."""
+    loop, schedule = config.loop, config.schedule
+    per_step = loop.tasks_per_step * loop.group_size
+    quiet = -(-schedule.warmup_trajectories // per_step) if schedule.warmup_trajectories else 0
+    if quiet + schedule.warmup_steps >= loop.total_steps:
+        raise SettingError(
+            f"the run ends inside warm-up: {quiet} steps until warmup_trajectories = {schedule.warmup_trajectories}, "
+            f"then warmup_steps = {schedule.warmup_steps}, but total_steps = {loop.total_steps}; raise total_steps or "
+            "lower warmup_trajectories and warmup_steps"
+        )
+    if config.learner.algorithm != "grpo":
+        raise SettingError(f"algorithm is {config.learner.algorithm!r}: 'grpo' is what this version can train")

@@ -1,0 +1,263 @@
+"""START HERE: the training loop. Agents act, rewards become credit, credit becomes new weights, agents act with them.
+
+    rollouts -> trajectories -> credit -> batch -> commit -> update -> checkpoint -> serve
+
+A batch is committed to the store before the weights change, and the weights are saved before the next step begins, so
+a process that is killed at any moment goes on from where it was, without sampling anything again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_lightning.records import Batch, PolicyVersion, Rollout, Task, UpdateReport
+from agent_lightning.replica.replica import ReplicaLost, Replicas
+from agent_lightning.runner.queue import RunnerQueue
+from agent_lightning.store.store import BatchRecord, Store
+from agent_lightning.trainer import guard, reading
+from agent_lightning.trainer.config import TrainConfig
+from agent_lightning.trainer.evaluate import Evaluation, evaluation, rollouts_of
+from agent_lightning.trainer.folder import RunFolder
+from agent_lightning.trainer.journal import Journal
+from agent_lightning.trainer.progress import Position
+from agent_lightning.trainer.replay import decode, encode
+from agent_lightning.trainer.saving import save
+from agent_lightning.trainer.tasks import drawn
+
+REPEATS = 3  # of one update whose replicas were lost
+
+Changing = Callable[[str], AbstractAsyncContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splits:
+    train: Sequence[Task]
+    val: Sequence[Task] = ()
+    test: Sequence[Task] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Loop:
+    """Takes tasks from `splits`; gives the position it reached; waits for rollouts and updates; ends after
+    total_steps, at time_limit, when the task is solved, or with TrainingStopped."""
+
+    run_id: str
+    config: TrainConfig
+    splits: Splits
+    store: Store
+    replicas: Replicas
+    runner: RunnerQueue
+    folder: RunFolder
+    journal: Journal
+    changing: Changing = field(default=lambda why: nullcontext())  # holds calls while full weights are replaced
+    monotonic: Callable[[], float] = time.monotonic
+
+    async def run(self) -> Position:
+        position = await self.recover()
+        watch = guard.RewardWatch(top=self.config.loop.success_reward)
+        if position.step % self.config.loop.eval_every == 0:
+            position = await self.validate(position)
+        solved = False
+        while not solved and not position.over(self.config.loop):
+            position, solved = await self.step(position, watch)
+            if position.step % self.config.loop.eval_every == 0 or solved or position.over(self.config.loop):
+                position = await self.validate(position)
+        return position
+
+    async def step(self, position: Position, watch: guard.RewardWatch) -> tuple[Position, bool]:
+        """One turn of the circle: the next position, and whether the task is solved."""
+        began = self.monotonic()
+        rollouts = await self.collect(position)
+        trajectories = await self.read(rollouts)
+        report = reading.credit(trajectories, self.config.credit)
+        await self.store.freeze(rollout.id for rollout in rollouts)
+        alerts = guard.check_rollouts(rollouts, report, first=position.step == 0)
+        solved = watch.see([item.reward for item in report.credited if item.reward is not None])
+        batch = reading.batch(
+            report,
+            policy=self.config.replica.policy,
+            max_tokens=self.config.learner.max_sample_tokens,
+            figures={"rollout.seconds": self.monotonic() - began, **_dropped(report.dropped)},
+        )
+        record = await self.commit(position, batch, rollouts)
+        position, update = await self.update(position, record, batch, began)
+        for alert in (*alerts, *watch.alerts, *guard.check_figures(update.figures)):
+            await self.journal.write("alert", position.step, {"text": alert})
+        watch.alerts.clear()
+        watch.updated(update.applied, update.reason)
+        return position, solved
+
+    async def collect(self, position: Position) -> list[Rollout]:
+        """The agents act on this step's tasks: `group_size` siblings each."""
+        loop, runner = self.config.loop, self.config.runner
+        tasks = drawn(self.splits.train, seed=loop.seed, step=position.step, count=loop.tasks_per_step)
+        rollouts = []
+        for task in tasks:
+            group = f"{self.run_id}.step-{position.step:06d}.{task.id}"
+            rollouts += [
+                Rollout(
+                    id=f"{group}.{sibling}",
+                    run_id=self.run_id,
+                    task=task,
+                    mode="train",
+                    group_id=group,
+                    sibling=sibling,
+                    seed=loop.seed,
+                    step=position.step,
+                    max_attempts=runner.max_attempts,
+                    deadline_seconds=runner.rollout_deadline,
+                )
+                for sibling in range(loop.group_size)
+            ]
+        return await self.runner.run(rollouts, progress=self._progress("rollouts", position.step))
+
+    async def read(self, rollouts: Sequence[Rollout]) -> list[Any]:
+        loop = self.config.loop
+        return await reading.read(
+            self.store,
+            rollouts,
+            policy=self.config.replica.policy,
+            weights=loop.reward_weights,
+            wanted=loop.component,
+            max_length=loop.max_trajectory_length,
+        )
+
+    async def commit(self, position: Position, batch: Batch, rollouts: Sequence[Rollout]) -> BatchRecord:
+        """Write down what the update will be made of, before it is made."""
+        trajectories = position.trajectories + batch.rollouts
+        record = BatchRecord(
+            run_id=self.run_id,
+            policy=batch.policy,
+            step=position.step,
+            version=position.version + 1,
+            rollout_ids=tuple(rollout.id for rollout in rollouts),
+            payload=encode(batch),
+            rate=position.schedule.rate(trajectories),
+            state={"trajectories": trajectories},
+            applied=False,
+        )
+        await self.store.commit_batch(record)
+        return record
+
+    async def update(
+        self, position: Position, record: BatchRecord, batch: Batch, began: float
+    ) -> tuple[Position, UpdateReport]:
+        """New weights, saved, then served. Figures of the step go to the journal."""
+        self.journal.notice("update", {"samples": len(batch.samples)})
+        report = await self._updated(record, batch)
+        position = position.after(
+            report, trajectories=int(record.state["trajectories"]), seconds=self.monotonic() - began
+        )
+        checkpoint = await save(self.replicas, self.folder, position)
+        await self.store.mark_applied(self.run_id, record.policy, record.version, report.figures)
+        if report.applied:
+            await self.store.add_version(
+                PolicyVersion(
+                    run_id=self.run_id,
+                    policy=record.policy,
+                    version=report.version,
+                    parent=report.version - 1,
+                    checkpoint=checkpoint.name,
+                    metrics=dict(report.figures),
+                    created_at=time.time(),
+                )
+            )
+        await self.serve()
+        self.folder.prune(self.config.loop.keep_checkpoints)
+        figures = {**batch.figures, **report.figures, "learner.rate": record.rate, **await self._engine_figures()}
+        if not report.applied:
+            figures["learner.skipped"] = 1.0
+            await self.journal.write("alert", position.step, {"text": f"the update was skipped: {report.reason}"})
+        body = {"version": report.version, "seconds": self.monotonic() - began, "figures": figures}
+        await self.journal.write("step", position.step, body)
+        return position, report
+
+    async def serve(self) -> None:
+        """Agents speak with the new weights from now on. Full weights are replaced in place: calls are held."""
+        if self.config.learner.lora_rank == 0:
+            async with self.changing("new weights are put in place"):
+                await self.replicas.serve()
+        else:
+            await self.replicas.serve()
+
+    async def validate(self, position: Position) -> Position:
+        """Measure the validation split; the checkpoint with the best mean reward so far is the best one."""
+        if not self.splits.val:
+            self.folder.point("best", self.folder.checkpoint(position.step))
+            return position
+        told = self.journal.told("eval", position.step)
+        if told is None:
+            measured = await self.measure(self.splits.val, position, mode="val", label="val")
+            told = measured.as_json()
+            await self.journal.write("eval", position.step, told)
+        reward = float(told["seen"]["reward"])
+        if position.best_reward is None or reward > position.best_reward:
+            position = position.with_best(reward)
+            self.folder.point("best", self.folder.checkpoint(position.step))
+        return position
+
+    async def measure(self, tasks: Sequence[Task], position: Position, *, mode: Any, label: str) -> Evaluation:
+        """Greedy rollouts of these tasks with the weights that are being served."""
+        rollouts = rollouts_of(
+            tasks,
+            run_id=self.run_id,
+            step=position.step,
+            mode=mode,
+            label=label,
+            seed=self.config.loop.seed,
+            max_attempts=self.config.runner.max_attempts,
+            deadline_seconds=self.config.runner.rollout_deadline,
+        )
+        done = await self.runner.run(rollouts, progress=self._progress(label, position.step))
+        return evaluation(
+            await self.read(done),
+            split=mode,
+            step=position.step,
+            version=position.version,
+            success_reward=self.config.loop.success_reward,
+        )
+
+    async def recover(self) -> Position:
+        """Where the run stands: the newest whole checkpoint, then every committed batch that came after it."""
+        start = Position(schedule=self.config.schedule)
+        checkpoint = self.folder.newest_whole()
+        if checkpoint is None:
+            await save(self.replicas, self.folder, start)
+            self.folder.point("best", self.folder.checkpoint(0))
+            return start
+        await self.replicas.restore(checkpoint)
+        position = start.restored(checkpoint)
+        self.folder.point("latest", checkpoint)
+        policy = self.config.replica.policy
+        for record in await self.store.batches(self.run_id, policy, after_version=position.version):
+            if record.step == position.step:
+                position, _ = await self.update(position, record, decode(record.payload), self.monotonic())
+        return position
+
+    async def _updated(self, record: BatchRecord, batch: Batch) -> UpdateReport:
+        """The update, repeated from the last checkpoint if replicas are lost meanwhile."""
+        for repeat in range(REPEATS):
+            try:
+                return await self.replicas.update(batch, rate=record.rate, version=record.version)
+            except ReplicaLost as error:
+                await self.journal.write("alert", record.step, {"text": f"a replica was lost: {error}"})
+                latest = self.folder.pointed("latest")
+                if repeat == REPEATS - 1 or latest is None:
+                    raise
+                await self.replicas.restore(latest)
+        raise AssertionError("unreachable")
+
+    async def _engine_figures(self) -> dict[str, float]:
+        load = await self.replicas.load()
+        return {"engine.tokens_per_second": load.tokens_per_second}
+
+    def _progress(self, stage: str, step: int) -> Callable[[int, int], None]:
+        return lambda done, total: self.journal.notice(stage, {"step": step, "done": done, "total": total})
+
+
+def _dropped(reasons: Mapping[str, int]) -> dict[str, float]:
+    return {f"rollout.dropped.{reason}": float(count) for reason, count in reasons.items()}

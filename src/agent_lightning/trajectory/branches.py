@@ -1,0 +1,99 @@
+"""Trajectory -> branches: root-to-leaf token sequences in which each sampled token is trained exactly once."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from agent_lightning.records import Sample, Trajectory, Transition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Where one step's action lies in its branch: tokens [start, end)."""
+
+    step: Transition
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    tokens: array[int]  # prompt of the leaf + its action
+    trained: tuple[Span, ...]  # the steps that are trained in this branch, in token order
+
+
+def branches(trajectory: Trajectory) -> list[Branch]:
+    """One branch a leaf. A step shared by several leaves is trained in the first of them.
+
+    Steps whose prompt extends another step's tokens hang under it; a leaf is a step that nothing extends.
+    """
+    by_id = {step.call_id: step for step in trajectory.steps}
+    extended = {step.parent_call_id for step in trajectory.steps if step.parent_call_id in by_id}
+    seen: set[str] = set()
+    found: list[Branch] = []
+    for leaf in trajectory.steps:
+        if leaf.call_id in extended:
+            continue
+        chain = [step for step in _ancestry(leaf, by_id) if step.call_id not in seen]
+        seen.update(step.call_id for step in chain)
+        spans = tuple(Span(step=step, start=len(step.state), end=len(step.state) + len(step.action)) for step in chain)
+        found.append(Branch(tokens=leaf.state + leaf.action, trained=spans))
+    return found
+
+
+def _ancestry(leaf: Transition, by_id: Mapping[str, Transition]) -> list[Transition]:
+    """The chain of steps from the root to this leaf."""
+    chain: list[Transition] = []
+    step: Transition | None = leaf
+    while step is not None:
+        chain.append(step)
+        step = by_id.get(step.parent_call_id) if step.parent_call_id is not None else None
+    return chain[::-1]
+
+
+def samples(trajectory: Trajectory, advantages: Sequence[float], *, max_tokens: int | None = None) -> list[Sample]:
+    """The samples of one trajectory; `advantages` has one token advantage a step, in the order of its steps.
+
+    A branch longer than `max_tokens` is cut into one sample a call.
+    """
+    assert len(advantages) == len(trajectory.steps)
+    advantage_of = {step.call_id: value for step, value in zip(trajectory.steps, advantages, strict=True)}
+    total = sum(len(step.action) for step in trajectory.steps)
+    made: list[Sample] = []
+    for branch in branches(trajectory):
+        if max_tokens is not None and len(branch.tokens) > max_tokens:
+            pieces = [Branch(tokens=branch.tokens[: span.end], trained=(span,)) for span in branch.trained]
+        else:
+            pieces = [branch]
+        made += [_sample(trajectory, piece, advantage_of, total) for piece in pieces]
+    return made
+
+
+def _sample(trajectory: Trajectory, branch: Branch, advantage_of: Mapping[str, float], rollout_tokens: int) -> Sample:
+    length = len(branch.tokens)
+    trained, logprobs, advantages = (
+        array("b", bytes(length)),
+        array("f", bytes(4 * length)),
+        array("f", bytes(4 * length)),
+    )
+    for span in branch.trained:
+        count = span.end - span.start
+        trained[span.start : span.end] = array("b", [1]) * count
+        logprobs[span.start : span.end] = span.step.logprobs
+        advantages[span.start : span.end] = array("f", [advantage_of[span.step.call_id]]) * count
+    temperatures = {span.step.temperature for span in branch.trained}
+    assert len(temperatures) == 1, "one branch was sampled at several temperatures"
+    return Sample(
+        rollout_id=trajectory.rollout.id,
+        group_id=trajectory.rollout.group_id,
+        tokens=branch.tokens,
+        trained=trained,
+        logprobs=logprobs,
+        advantages=advantages,
+        temperature=temperatures.pop() or 1.0,
+        rollout_tokens=rollout_tokens,
+        version=max(span.step.version_to for span in branch.trained),
+        call_ids=tuple(span.step.call_id for span in branch.trained),
+    )

@@ -1,0 +1,224 @@
+"""OpenAI chat completions, the request: body -> `ChatRequest`.
+
+Unknown fields are ignored. A field that cannot be honoured is refused by its name, never dropped in silence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_lightning.errors import RequestError
+
+Message = Mapping[str, Any]
+
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+MOST_CHOICES = 128
+_SAMPLING = (
+    "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop", "n",
+    "max_tokens", "max_completion_tokens", "tool_choice",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """None is what the client left open."""
+
+    model: str
+    messages: tuple[Message, ...]  # as they came
+    tools: tuple[Message, ...] = ()  # empty when tool_choice is "none"
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    logprobs: bool = False
+    top_logprobs: int = 0
+    stream: bool = False
+    include_usage: bool = False
+    requested: Mapping[str, Any] = field(default_factory=dict)  # the sampling fields as they came
+
+
+def body_hash(body: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical body: the same for a retry, whatever the order of its keys."""
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode("ascii")).hexdigest()
+
+
+def parse_chat(body: Any) -> ChatRequest:
+    """Raises RequestError with the name of the field that is wrong or cannot be honoured."""
+    if not isinstance(body, dict):
+        raise RequestError(f"the body is {type(body).__name__}: a JSON object is wanted")
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise RequestError("`model` is missing: the name of a model is wanted", field="model")
+    _refuse_response_format(body.get("response_format"))
+    logprobs = _flag(body, "logprobs")
+    top_logprobs = int(_number(body, "top_logprobs", 0, 20, whole=True) or 0)
+    if top_logprobs and not logprobs:
+        raise RequestError("`top_logprobs` needs `logprobs`: true", field="top_logprobs")
+    options = body.get("stream_options") or {}
+    limits = [_number(body, name, 1, 1_000_000, whole=True) for name in ("max_completion_tokens", "max_tokens")]
+    return ChatRequest(
+        model=model,
+        messages=_messages(body.get("messages")),
+        tools=_tools(body),
+        n=int(_number(body, "n", 1, MOST_CHOICES, whole=True) or 1),
+        stop=_stop(body.get("stop")),
+        max_tokens=next((int(limit) for limit in limits if limit is not None), None),
+        temperature=_number(body, "temperature", 0, 2),
+        top_p=_number(body, "top_p", 0, 1),
+        presence_penalty=_number(body, "presence_penalty", -2, 2),
+        frequency_penalty=_number(body, "frequency_penalty", -2, 2),
+        logit_bias=_logit_bias(body.get("logit_bias")),
+        seed=_seed(body),
+        logprobs=logprobs,
+        top_logprobs=top_logprobs,
+        stream=_flag(body, "stream"),
+        include_usage=isinstance(options, dict) and bool(options.get("include_usage")),
+        requested={name: body[name] for name in _SAMPLING if body.get(name) is not None},
+    )
+
+
+def flat_text(content: Any, where: str = "messages") -> str:
+    """Text of a message's content: a string, null, or a list of text parts. Raises RequestError on other parts."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise RequestError(f"`{where}` is {type(content).__name__}: text or a list of parts is wanted", field=where)
+    texts = []
+    for position, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part if isinstance(part, str) else part.get("refusal" if kind == "refusal" else "text") if kind else None
+        if kind not in (None, "text", "refusal", "input_text", "output_text") or not isinstance(text, str):
+            name = f"{where}[{position}]"
+            raise RequestError(f"`{name}` is a part of type {kind!r}: this policy reads text only", field=name)
+        texts.append(text)
+    return "".join(texts)
+
+
+def readable(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The messages as a chat template reads them: content flattened to text, "developer" called "system"."""
+    plain = []
+    for position, message in enumerate(messages):
+        content = flat_text(message.get("content"), f"messages[{position}].content")
+        role = {"developer": "system", "function": "tool"}.get(message["role"], message["role"])
+        plain.append({**message, "role": role, "content": content})
+    return plain
+
+
+def _messages(value: Any) -> tuple[Message, ...]:
+    if not isinstance(value, list) or not value:
+        raise RequestError("`messages` is missing or empty: a list of messages is wanted", field="messages")
+    for position, message in enumerate(value):
+        where = f"messages[{position}]"
+        if not isinstance(message, dict):
+            raise RequestError(f"`{where}` is {type(message).__name__}: an object is wanted", field=where)
+        if message.get("role") not in ROLES:
+            raise RequestError(
+                f"`{where}.role` is {message.get('role')!r}: wanted one of {', '.join(sorted(ROLES))}",
+                field=f"{where}.role",
+            )
+        _check_calls(message.get("tool_calls"), f"{where}.tool_calls")
+    return tuple(value)
+
+
+def _check_calls(calls: Any, where: str) -> None:
+    if calls is None:
+        return
+    if not isinstance(calls, list):
+        raise RequestError(f"`{where}` is {type(calls).__name__}: a list is wanted", field=where)
+    for position, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            name = f"{where}[{position}].function"
+            raise RequestError(f"`{name}` has no name: only calls of functions are understood", field=name)
+
+
+def _tools(body: Mapping[str, Any]) -> tuple[Message, ...]:
+    tools, choice = body.get("tools"), body.get("tool_choice")
+    if choice not in (None, "auto", "none"):
+        raise RequestError(
+            f"`tool_choice` is {choice!r}: a policy cannot be forced to call a tool; use 'auto' or 'none'",
+            field="tool_choice",
+            code="unsupported_value",
+        )
+    if tools is None:
+        return ()
+    if not isinstance(tools, list):
+        raise RequestError(f"`tools` is {type(tools).__name__}: a list is wanted", field="tools")
+    for position, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise RequestError(
+                f"`tools[{position}].function` has no name: only tools of type 'function' are understood",
+                field=f"tools[{position}].function",
+            )
+    return () if choice == "none" else tuple(tools)
+
+
+def _refuse_response_format(value: Any) -> None:
+    kind = value.get("type") if isinstance(value, dict) else value
+    if kind not in (None, "text"):
+        raise RequestError(
+            f"`response_format` is {kind!r}: only 'text' can be honoured; ask for the format in the prompt",
+            field="response_format",
+            code="unsupported_value",
+        )
+
+
+def _stop(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or len(stops) > 16 or not all(isinstance(stop, str) and stop for stop in stops):
+        raise RequestError("`stop` is wanted as a text or a list of at most 16 texts, none empty", field="stop")
+    return tuple(stops)
+
+
+def _logit_bias(value: Any) -> dict[int, float]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise RequestError("`logit_bias` is wanted as an object of token ids and numbers", field="logit_bias")
+    try:
+        bias = {int(token): float(number) for token, number in value.items()}
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"`logit_bias` is wanted as token ids and numbers: {error}", field="logit_bias") from error
+    if not all(-100 <= number <= 100 for number in bias.values()):
+        raise RequestError("`logit_bias` has a value outside -100 to 100", field="logit_bias")
+    return bias
+
+
+def _seed(body: Mapping[str, Any]) -> int | None:
+    seed = _number(body, "seed", -(2**63), 2**63, whole=True)
+    return None if seed is None else int(seed)
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise RequestError(f"`{name}` is {value!r}: true or false is wanted", field=name)
+    return bool(value)
+
+
+def _number(body: Mapping[str, Any], name: str, low: float, high: float, *, whole: bool = False) -> float | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    wanted = f"a {'whole ' if whole else ''}number from {low} to {high} is wanted"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise RequestError(f"`{name}` is {value!r}: {wanted}", field=name)
+    if not low <= value <= high or (whole and value != int(value)):
+        raise RequestError(f"`{name}` is {value}: {wanted}", field=name)
+    return value
