@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +38,7 @@ from agent_lightning.store.sqlite import SqliteStore
 SAMPLED = 128
 PIECE = 16  # ids that come together, as from a replica that batches its messages
 CALLS_A_ROLLOUT = 4
-PROMPT = "The quick brown fox number {} jumps over the lazy dog near the river bank. " * 24  # about 512 ids
+PROMPT = "The quick brown fox number {0} jumps over the lazy dog near the river bank. " * 24  # about 512 ids
 
 
 class BurstEngine(ScriptedEngine):
@@ -58,6 +59,7 @@ class Figures:
     stream: bool
     calls: int
     requests_per_second: float
+    cpu_ms_a_call: float  # of the server's process; steady where the clock is not
     added_p50_ms: float  # measured inside: arrival to answer, less the engine's time
     added_p99_ms: float
     client_p50_ms: float  # measured outside, the client's own work included
@@ -65,7 +67,7 @@ class Figures:
     grown_kb_a_call: float  # resident memory of the server
 
 
-def ask(url: str, keys: list[str], calls: int, stream: bool, out: multiprocessing.Queue) -> None:
+def ask(url: str, keys: list[str], calls: int, stream: bool) -> tuple[float, list[float]]:
     """The client process: each key's calls one after the other, all keys at once."""
 
     async def one(client: httpx.AsyncClient, key: str, number: int, times: list[float]) -> None:
@@ -91,10 +93,11 @@ def ask(url: str, keys: list[str], calls: int, stream: bool, out: multiprocessin
             await asyncio.gather(*(one(client, key, number, times) for number, key in enumerate(keys)))
             return time.perf_counter() - began, times
 
-    out.put(asyncio.run(all_of_them()))
+    return asyncio.run(all_of_them())
 
 
-async def measure(folder: Path, in_flight: int, calls: int, *, stream: bool) -> Figures:
+async def measure(client: Executor, folder: Path, in_flight: int, calls: int, *, stream: bool) -> Figures:
+    loop = asyncio.get_running_loop()
     tokenizer = ChatTokenizer.load(resolve("smollm2"))
     store = await SqliteStore.open(folder / f"{in_flight}-{stream}.db")
     said = tokenizer.encode("The answer to this question is simple enough. " * 32)[:SAMPLED]
@@ -117,18 +120,19 @@ async def measure(folder: Path, in_flight: int, calls: int, *, stream: bool) -> 
     while not server.started:  # noqa: ASYNC110 - the server does not announce it
         await asyncio.sleep(0.01)
     rounds, seconds, times, grown = max(1, calls // (in_flight * CALLS_A_ROLLOUT)), 0.0, [], 0.0
-    before = 0
+    before, worked = 0.0, 0.0
     for turn in range(rounds + 1):  # the first one warms up
         keys, attempts = await claims(store, turn, in_flight)
-        took, seen = await in_client(url, keys, stream)
+        took, seen = await loop.run_in_executor(client, ask, url, keys, CALLS_A_ROLLOUT, stream)
         for attempt_id in attempts:
             await store.end_attempt(attempt_id, Outcome.OK)
             gateway.forget(attempt_id)
         if turn == 0:
-            before = resident_kb()
+            before, worked = resident_kb(), time.process_time()
         else:
             seconds += took
             times += seen
+    worked = time.process_time() - worked
     grown = (resident_kb() - before) / max(len(times), 1)
     added = gateway.latencies
     server.should_exit = True
@@ -140,6 +144,7 @@ async def measure(folder: Path, in_flight: int, calls: int, *, stream: bool) -> 
         stream=stream,
         calls=len(times),
         requests_per_second=len(times) / seconds,
+        cpu_ms_a_call=1000 * worked / len(times),
         added_p50_ms=1000 * (added.quantile(0.5) or 0.0),
         added_p99_ms=1000 * (added.quantile(0.99) or 0.0),
         client_p50_ms=1000 * statistics.median(times),
@@ -166,16 +171,6 @@ async def claims(store: SqliteStore, turn: int, count: int) -> tuple[list[str], 
     return [claim.key for claim in made if claim], [claim.attempt.id for claim in made if claim]
 
 
-async def in_client(url: str, keys: list[str], stream: bool) -> tuple[float, list[float]]:
-    spawn = multiprocessing.get_context("spawn")
-    out = spawn.Queue()
-    child = spawn.Process(target=ask, args=(url, keys, CALLS_A_ROLLOUT, stream, out))
-    child.start()
-    answer = await asyncio.to_thread(out.get)
-    await asyncio.to_thread(child.join)
-    return answer
-
-
 def resident_kb() -> float:
     """Peak resident memory of this process."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -184,10 +179,11 @@ def resident_kb() -> float:
 
 async def run(calls: int, levels: list[int]) -> list[Figures]:
     made = []
-    with tempfile.TemporaryDirectory() as folder:
+    spawn = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(1, spawn) as client:
         for stream in (False, True):
             for in_flight in levels:
-                made.append(await measure(Path(folder), in_flight, calls, stream=stream))
+                made.append(await measure(client, Path(folder), in_flight, calls, stream=stream))
                 print(line(made[-1]), flush=True)
     return made
 
@@ -196,6 +192,7 @@ def line(seen: Figures) -> str:
     kind = "stream" if seen.stream else "plain "
     return (
         f"{kind} {seen.in_flight:4d} in flight  {seen.requests_per_second:7.0f} req/s  "
+        f"CPU {seen.cpu_ms_a_call:5.2f} ms a call  "
         f"added p50 {seen.added_p50_ms:6.2f} ms  p99 {seen.added_p99_ms:6.2f} ms  "
         f"seen by the client p50 {seen.client_p50_ms:6.1f} ms  p99 {seen.client_p99_ms:6.1f} ms  "
         f"memory {seen.grown_kb_a_call:5.1f} kB a call"

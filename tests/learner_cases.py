@@ -78,7 +78,9 @@ def random_samples(seed: int, groups: int = 3, size: int = 4) -> list[Sample]:
                     trained,
                     rollout_id=f"{group}.{sibling}",
                     group_id=str(group),
-                    logprobs=array("f", [-abs(x) - 2 if mark else 0.0 for x, mark in zip(floats, trained, strict=True)]),
+                    logprobs=array(
+                        "f", [-abs(x) - 2 if mark else 0.0 for x, mark in zip(floats, trained, strict=True)]
+                    ),
                     advantages=array("f", [x * mark for x, mark in zip(floats, trained, strict=True)]),
                     temperature=float(rng.choice([1.0, 0.7])),
                     rollout_tokens=sum(trained) + int(rng.integers(0, 3)),

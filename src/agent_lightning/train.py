@@ -213,6 +213,7 @@ async def opened(
         )
         stack.push_async_callback(store.close)
         await stack.enter_async_context(_held(store, folder, config))
+        await store.break_running("the server was restarted while the call ran")
         if not (folder.path / "run.json").exists():
             folder.create(dict(config.given))
         journal = Journal(store, folder.name, folder, listeners)

@@ -92,7 +92,9 @@ def test_a_rollout_weighs_the_same_in_however_many_samples_it_comes(seed, cut):
                 replace(
                     whole,
                     trained=type(whole.trained)("b", marks),
-                    advantages=type(whole.advantages)("f", [a * m for a, m in zip(whole.advantages, marks, strict=True)]),
+                    advantages=type(whole.advantages)(
+                        "f", [a * m for a, m in zip(whole.advantages, marks, strict=True)]
+                    ),
                 )
             )
     assert apart(gradient(PACKED, halves, len(samples)), gradient(PACKED, samples)) < 1e-5

@@ -55,6 +55,31 @@ def work() -> None:
 
 
 @app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="run (name or folder) or id of a rollout")],
+    run: Annotated[str | None, typer.Option(help="run that holds the rollout")] = None,
+    runs: Annotated[str, typer.Option(help="folder that holds the runs")] = "runs",
+    full: Annotated[bool, typer.Option("--full", help="whole prompts and answers")] = False,
+) -> None:
+    """Show a run (settings, held-out success, what was dropped, alerts) or a rollout step by step with its credit."""
+    from agent_lightning.cli.showing import show as go
+
+    go(name, run=run, runs=runs, full=full)
+
+
+@app.command()
+def preflight(
+    file: File = None,
+    settings: Settings = None,
+    tasks: Annotated[int, typer.Option(help="training tasks to try", min=1)] = 4,
+) -> None:
+    """Try a few tasks and show what would be trained, how long it would take, and what is wrong. Trains nothing."""
+    from agent_lightning.cli.preflight import preflight as go
+
+    go(file, settings=settings or [], tasks=tasks)
+
+
+@app.command()
 def export(
     run: Annotated[str, typer.Argument(help="run (name or folder)")],
     out: Annotated[Path, typer.Argument(help="folder to write the model to; must not exist")],

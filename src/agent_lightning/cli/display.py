@@ -76,10 +76,10 @@ class Display:
                 self._alerts = [*self._alerts, body["text"]][-4:]
             case "starting" | "serving" | "update":
                 self._stage.update(self._stage_id, description=str(body.get("text") or kind), completed=0, total=1)
-            case _:
+            case "progress":
                 self._stage.update(
                     self._stage_id,
-                    description=f"{kind} of step {body['step']}",
+                    description=f"{body['stage']} of step {body['step']}",
                     completed=body["done"],
                     total=body["total"],
                 )

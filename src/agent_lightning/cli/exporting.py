@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from agent_lightning.cli.training import run_folder
+from agent_lightning.cli.runs import run_folder
 from agent_lightning.errors import CheckpointError
 from agent_lightning.models.adapter import read_adapter
 from agent_lightning.models.folder import check_manifest

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from agent_lightning.cli.display import Display, Lines, show_result
+from agent_lightning.cli.runs import run_folder
 from agent_lightning.cli.work import lend_provider_keys
 from agent_lightning.client.agent import load
 from agent_lightning.errors import SettingError
 from agent_lightning.train import Trainer, opened, splits_of
 from agent_lightning.trainer.config import TrainConfig
-from agent_lightning.trainer.folder import RunFolder
 from agent_lightning.trainer.loop import Splits
 from agent_lightning.trainer.tasks import read_tasks
 
@@ -48,14 +48,6 @@ def serve(
     with _watched(plain, config) as display:
         result = asyncio.run(go(display))
     show_result(result, config)
-
-
-def run_folder(run: str, runs: str = "runs") -> RunFolder:
-    """The folder of a run named by its folder or by its name. Raises SettingError where there is none."""
-    path = Path(run) if (Path(run) / "run.json").exists() else Path(runs) / run
-    folder = RunFolder(path)
-    folder.settings()
-    return folder
 
 
 def _config(

@@ -73,6 +73,7 @@ class Voice:
 
     def __init__(self, tokenizer: ChatTokenizer, stops: Sequence[str], *, tools: bool) -> None:
         self._stream = tokenizer.stream()
+        self._cut = bool(stops)
         self._stops = StopFilter(stops)
         self._calls = ToolCallFilter() if tools else None
         self.text = ""  # the reply so far, tool calls included
@@ -82,8 +83,16 @@ class Voice:
     def stopped(self) -> bool:
         return self._stops.matched
 
-    def push(self, token: int) -> str:
-        return self._pass(self._stops.push(self._stream.push(token)))
+    def push(self, tokens: Sequence[int]) -> tuple[str, int]:
+        """What may be shown now, and how many of the tokens are kept: those behind a completed stop text are not."""
+        if not self._cut:
+            return self._pass(self._stream.push(*tokens)), len(tokens)
+        shown = ""
+        for position, token in enumerate(tokens, start=1):
+            shown += self._pass(self._stops.push(self._stream.push(token)))
+            if self.stopped:
+                return shown, position
+        return shown, len(tokens)
 
     def close(self) -> str:
         """No token follows: what was held back for a stop text or an unfinished character."""
@@ -148,11 +157,7 @@ def _take(spoken: Spoken, piece: Piece, voice: Voice | None, watch: Watch | None
         raise EngineError(f"the engine gave {len(piece.ids)} tokens and {len(piece.logprobs)} log-probabilities")
     kept, shown = len(piece.ids), ""
     if voice is not None:
-        for position, token in enumerate(piece.ids):
-            shown += voice.push(token)
-            if voice.stopped:
-                kept = position + 1
-                break
+        shown, kept = voice.push(piece.ids)
     spoken.ids.extend(piece.ids[:kept])
     spoken.logprobs.extend(piece.logprobs[:kept])
     spoken.top.extend(piece.top[:kept])

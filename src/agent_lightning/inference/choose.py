@@ -52,7 +52,8 @@ def _largest_gap(model: Any, fast: LlamaForward) -> float:
     """Compare a ragged prefill and a decode step on random ids with the model's own forward."""
     generator = torch.Generator().manual_seed(0)
     texts = [torch.randint(fast.vocabulary, (n,), generator=generator).tolist() for n in (9, 5)]
-    slots = [0, fast.cache.slots - 1]
+    slots = [0, fast.cache.slots - 1][: fast.cache.slots]
+    texts = texts[: len(slots)]
     fast.extend([Row(slot=s, tokens=t[:-1], start=0, adapter=None) for s, t in zip(slots, texts, strict=True)])
     rows = [Row(slot=s, tokens=t[-1:], start=len(t) - 1, adapter=None) for s, t in zip(slots, texts, strict=True)]
     ours = torch.log_softmax(fast.extend(rows), -1)

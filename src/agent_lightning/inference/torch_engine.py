@@ -31,9 +31,9 @@ class TorchEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Piece]:
         mailbox = _Mailbox()
-        await self.between_steps(lambda: self._admit(request, mailbox))
         ended = False
         try:
+            await self.between_steps(lambda: self._admit(request, mailbox))
             while not ended:
                 piece = await mailbox.take()
                 ended = piece.finish_reason is not None

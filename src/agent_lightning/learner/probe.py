@@ -20,10 +20,10 @@ GRADIENT_SHARE = 1e-5  # largest difference of a gradient, relative to its norm
 PROBE_WINDOW = 6  # a sliding window is shrunk to this, so that a short tree meets it
 PROBE_VOCABULARY = 97
 
-# Measured on one Zen 4 core with SmolLM2-135M in bfloat16, forward and backward: what a pass costs before its first
-# token, and one (query, key) pair of attention against one multiply-add of a linear layer.
-LAYER_OVERHEAD_PRODUCTS = 2.5e7
-ATTENTION_FACTOR = 1.5
+# Measured with SmolLM2-135M in float32 on one AVX2 core, forward and backward: what a pass costs before its first token,
+# in multiply-adds of a linear layer, and what a (query, key) pair of attention costs against its own multiply-adds.
+LAYER_OVERHEAD_PRODUCTS = 1.6e8
+ATTENTION_FACTOR = 1.0
 
 
 def why_not_packed(config: Any) -> str | None:

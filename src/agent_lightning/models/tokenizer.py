@@ -7,6 +7,7 @@ template writes them all. `decode` leaves special tokens out; `TextStream` gives
 from __future__ import annotations
 
 import json
+import os
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from tokenizers import Tokenizer
 from agent_lightning.errors import ModelError
 from agent_lightning.records import token_ids
 
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time: threads would only get in the way
 _CACHED_TEXTS = 512  # siblings of a group ask for the same first prompt
 _CACHED_CHARACTERS = 65_536
 _INCOMPLETE = "\ufffd"
@@ -35,9 +37,9 @@ class TextStream:
         self._read = 0  # ids whose text was given
         self._known = ""  # text of ids[start:read]
 
-    def push(self, token: int) -> str:
-        """The text that became certain with this token; "" while a character is unfinished."""
-        self._ids.append(token)
+    def push(self, *tokens: int) -> str:
+        """The text that became certain with these tokens; "" while a character is unfinished."""
+        self._ids.extend(tokens)
         text = self._tokenizer.decode(self._ids[self._start :])
         if len(text) <= len(self._known) or text.endswith(_INCOMPLETE):
             return ""
@@ -114,7 +116,7 @@ class ChatTokenizer:
         if known is not None:
             self._cache.move_to_end(text)
             return known[:]
-        ids = token_ids(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        ids = token_ids(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)  # spares offsets
         if len(text) <= _CACHED_CHARACTERS:
             self._cache[text] = ids[:]
             if len(self._cache) > _CACHED_TEXTS:

@@ -212,7 +212,7 @@ class Loop:
             max_attempts=self.config.runner.max_attempts,
             deadline_seconds=self.config.runner.rollout_deadline,
         )
-        done = await self.runner.run(rollouts, progress=self._progress(label, position.step))
+        done = await self.runner.run(rollouts, progress=self._progress(f"{label} rollouts", position.step))
         return evaluation(
             await self.read(done),
             split=mode,
@@ -256,7 +256,9 @@ class Loop:
         return {"engine.tokens_per_second": load.tokens_per_second}
 
     def _progress(self, stage: str, step: int) -> Callable[[int, int], None]:
-        return lambda done, total: self.journal.notice(stage, {"step": step, "done": done, "total": total})
+        return lambda done, total: self.journal.notice(
+            "progress", {"stage": stage, "step": step, "done": done, "total": total}
+        )
 
 
 def _dropped(reasons: Mapping[str, int]) -> dict[str, float]:

@@ -115,7 +115,7 @@ async def test_a_template_that_rewrites_history_makes_each_call_its_own_branch_a
 async def test_text_that_does_not_match_its_ids_is_answered_but_not_trained(monkeypatch: pytest.MonkeyPatch):
     async with rig(lambda request: "hello") as here:
         claim = await here.claim()
-        monkeypatch.setattr("agent_lightning.models.tokenizer.TextStream.push", lambda self, token: "?")
+        monkeypatch.setattr("agent_lightning.models.tokenizer.TextStream.push", lambda self, *tokens: "?")
         async with here.client(claim) as client:
             async for _ in await client.chat.completions.create(model="m", messages=[USER], stream=True):
                 pass
