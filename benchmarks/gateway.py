@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import httpx
 import uvicorn
 
 from agent_lightning.gateway.app import gateway_app
@@ -67,31 +66,35 @@ class Figures:
     grown_kb_a_call: float  # resident memory of the server
 
 
-def ask(url: str, keys: list[str], calls: int, stream: bool) -> tuple[float, list[float]]:
-    """The client process: each key's calls one after the other, all keys at once."""
+def ask(port: int, keys: list[str], calls: int, stream: bool) -> tuple[float, list[float]]:
+    """The client process: each key's calls one after the other on a connection of its own, all keys at once.
 
-    async def one(client: httpx.AsyncClient, key: str, number: int, times: list[float]) -> None:
+    Plain sockets: an HTTP library would take more of the processor than the gateway.
+    """
+
+    async def one(key: str, number: int, times: list[float]) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for call in range(calls):
-            body = {
-                "model": "m",
-                "messages": [{"role": "user", "content": PROMPT.format(f"{number}-{call}")}],
-                "max_tokens": SAMPLED,
-                "stream": stream,
-            }
+            messages = [{"role": "user", "content": PROMPT.format(f"{number}-{call}")}]
+            body = json.dumps({"model": "m", "messages": messages, "max_tokens": SAMPLED, "stream": stream})
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n"
             began = time.perf_counter()
-            answer = await client.post(
-                f"{url}/v1/chat/completions", json=body, headers={"authorization": f"Bearer {key}"}
-            )
+            writer.write(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
+            status = (await reader.readuntil(b"\r\n\r\n")).lower()
+            assert status.startswith(b"http/1.1 200"), status
+            if stream:
+                await reader.readuntil(b"\r\n0\r\n\r\n")
+            else:
+                await reader.readexactly(int(status.split(b"content-length: ")[1].split(b"\r\n")[0]))
             times.append(time.perf_counter() - began)
-            assert answer.status_code == 200, answer.text
+        writer.close()
+        await writer.wait_closed()
 
     async def all_of_them() -> tuple[float, list[float]]:
         times: list[float] = []
-        limits = httpx.Limits(max_connections=len(keys), max_keepalive_connections=len(keys))
-        async with httpx.AsyncClient(timeout=60, limits=limits) as client:
-            began = time.perf_counter()
-            await asyncio.gather(*(one(client, key, number, times) for number, key in enumerate(keys)))
-            return time.perf_counter() - began, times
+        began = time.perf_counter()
+        await asyncio.gather(*(one(key, number, times) for number, key in enumerate(keys)))
+        return time.perf_counter() - began, times
 
     return asyncio.run(all_of_them())
 
@@ -114,8 +117,10 @@ async def measure(client: Executor, folder: Path, in_flight: int, calls: int, *,
     )
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server = uvicorn.Server(uvicorn.Config(gateway_app(gateway), log_level="error", lifespan="off", access_log=False))
+    port = listener.getsockname()[1]
+    server = uvicorn.Server(
+        uvicorn.Config(gateway_app(gateway), log_level="error", lifespan="off", access_log=False, timeout_keep_alive=75)
+    )
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:  # noqa: ASYNC110 - the server does not announce it
         await asyncio.sleep(0.01)
@@ -123,7 +128,7 @@ async def measure(client: Executor, folder: Path, in_flight: int, calls: int, *,
     before, worked = 0.0, 0.0
     for turn in range(rounds + 1):  # the first one warms up
         keys, attempts = await claims(store, turn, in_flight)
-        took, seen = await loop.run_in_executor(client, ask, url, keys, CALLS_A_ROLLOUT, stream)
+        took, seen = await loop.run_in_executor(client, ask, port, keys, CALLS_A_ROLLOUT, stream)
         for attempt_id in attempts:
             await store.end_attempt(attempt_id, Outcome.OK)
             gateway.forget(attempt_id)

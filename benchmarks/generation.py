@@ -187,6 +187,7 @@ def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     for n, shape in cases(options.in_flight, processes):
         prompts, new = lengths(n, options.prompt, shape), lengths(n, options.new, shape)
         taken = median(team.seconds(prompts, new, seed) for seed in range(1, options.repeats + 1))
+        print(f"{name}: {n} in flight, {shape}: {sum(new) / taken:.1f} tokens/s", file=sys.stderr, flush=True)
         steps = max(new) * processes
         width = 2 if options.dtype == "bfloat16" else 4
         rows.append({

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agent_lightning.client.config import read_config
-from agent_lightning.errors import SettingError
+from agent_lightning.errors import LightningError, SettingError, TrainingStopped
 from agent_lightning.gateway.gateway import Gateway
 from agent_lightning.models.chat_template import load_template
 from agent_lightning.models.models import read_card
@@ -36,6 +36,7 @@ from agent_lightning.server.app import make_app
 from agent_lightning.server.serving import bind, serving
 from agent_lightning.server.state import ServerState
 from agent_lightning.store.sqlite import SqliteStore
+from agent_lightning.trainer import report
 from agent_lightning.trainer.config import TrainConfig
 from agent_lightning.trainer.folder import RunFolder
 from agent_lightning.trainer.journal import Journal, Listener
@@ -156,7 +157,22 @@ class Session:
             worker.stop(timeout=2.0)
 
     async def train(self, splits: Splits) -> TrainResult:
-        """Measure, train, restore the best checkpoint, measure again."""
+        """Measure, train, restore the best checkpoint, measure again; a report in the end, however it ends."""
+        try:
+            return await self._trained(splits)
+        except TrainingStopped as stop:
+            await self.journal.write("alert", len(self.journal.rows("step")), {"text": f"stopped: {stop}"})
+            raise
+        finally:
+            await self._report()
+
+    async def _report(self) -> None:
+        try:
+            await asyncio.to_thread(report.write, self.folder)
+        except (OSError, LightningError) as error:
+            self.journal.notice("alert", {"text": f"{self.folder.report} could not be written: {error}"})
+
+    async def _trained(self, splits: Splits) -> TrainResult:
         loop = Loop(
             run_id=self.folder.name,
             config=self.config,
@@ -167,6 +183,7 @@ class Session:
             folder=self.folder,
             journal=self.journal,
             changing=lambda why: self.gateway.hold.changing(why, drain_seconds=DRAIN_SECONDS),
+            measured=self._report,
         )
         before = await self._tested(loop, "before", Position(schedule=self.config.schedule), splits)
         position = await loop.run()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learner_cases import apart, gradient, learner, random_samples, shaken, tiny_model
 
 from agent_lightning.learner.forward import score
 from agent_lightning.learner.pack import Cost, plan
+from learner_cases import apart, gradient, learner, random_samples, shaken, tiny_model
 
 SEEDS = st.integers(0, 10_000)
 LIMITS = {"pack_tokens": 4096, "micro_tokens": 4096, "max_sample_tokens": 4096}
@@ -108,7 +109,7 @@ def test_the_cheapest_cut_is_no_dearer_than_any_other(seed):
 
     rng = np.random.default_rng(seed)
     lengths_N = rng.integers(5, 40, 6)
-    common_N = np.array([0, *(rng.integers(0, min(a, b)) for a, b in zip(lengths_N, lengths_N[1:], strict=False))])
+    common_N = np.array([0, *(rng.integers(0, min(a, b)) for a, b in itertools.pairwise(lengths_N))])
     cost = Cost(overhead=float(rng.integers(0, 50)), quadratic=0.02)
 
     def price(runs: list[tuple[int, int]]) -> float:
@@ -121,7 +122,7 @@ def test_the_cheapest_cut_is_no_dearer_than_any_other(seed):
         return total
 
     cuts = [[0, *[i + 1 for i in range(5) if bits >> i & 1], 6] for bits in range(32)]
-    cheapest = min(price(list(zip(cut, cut[1:], strict=False))) for cut in cuts)
+    cheapest = min(price(list(itertools.pairwise(cut))) for cut in cuts)
     assert np.isclose(price(_cheapest_runs(lengths_N, common_N, cost, 90, 100)), cheapest)
 
 

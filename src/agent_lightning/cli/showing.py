@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 from rich.console import Console
 
 from agent_lightning.cli.runs import is_run, run_folder, run_of_rollout
 from agent_lightning.cli.showing_rollout import show_rollout
-from agent_lightning.cli.words import console, inert, pairs, plain, shown, table
+from agent_lightning.cli.words import block, console, inert, pairs, plain, shown, table
 from agent_lightning.store.view import StoreView
 from agent_lightning.trainer.config import TrainConfig
 from agent_lightning.trainer.folder import RunFolder
@@ -39,7 +40,7 @@ def show_run(out: Console, run: Overview) -> None:
     for setting in run.settings:
         default = "" if setting.default is None else shown(setting.default, limit=80)
         settings.add_row(setting.name, plain(shown(setting.value, limit=200)), plain(default))
-    out.print(settings, "")
+    block(out, settings)
     _held(out, run)
     _figures(out, run)
     _dropped(out, run)
@@ -49,12 +50,14 @@ def show_run(out: Console, run: Overview) -> None:
 
 def _state(run: Overview) -> list[tuple[str, str]]:
     total = run.config.loop.total_steps
-    if run.holder is not None:
+    if run.holder is not None and run.lease_until > time.time():
         state = f"training, held by {run.holder}"
+    elif run.holder is not None:
+        state = f"its trainer {run.holder} was lost{_when(run.lease_until)}; {_go_on(run)}"
     elif run.labelled("after") or run.step >= total:
         state = "finished" + _when(run.ended_at)
     else:
-        state = f"stopped{_when(run.ended_at)}; go on with: agent-lightning train --resume {run.folder.path}"
+        state = f"stopped{_when(run.ended_at)}; {_go_on(run)}"
     rollouts = ", ".join(f"{count:,} {status}" for status, count in run.states.items()) or "none yet"
     rows = [
         ("run", run.folder.name),
@@ -71,13 +74,17 @@ def _state(run: Overview) -> list[tuple[str, str]]:
     return rows
 
 
+def _go_on(run: Overview) -> str:
+    return f"go on with: agent-lightning train --resume {run.folder.path}"
+
+
 def _when(at: float | None) -> str:
     return "" if at is None else f" {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _held(out: Console, run: Overview) -> None:
     if not run.held:
-        out.print(plain("no evaluation yet"), "")
+        block(out, plain("no evaluation yet"))
         return
     numbers = ("step", "success", "reward", "n", "failed")
     shown_table = table("held-out evaluations", "split", *numbers, "unseen kind", right=numbers)
@@ -92,23 +99,23 @@ def _held(out: Console, run: Overview) -> None:
             str(sum(item.body.get("failed", {}).values())),
             f"{unseen['success']:.1%} (n={unseen['n']})" if unseen else "",
         )
-    out.print(shown_table, "")
+    block(out, shown_table)
 
 
 def _figures(out: Console, run: Overview) -> None:
     rows = last_figures(run.steps)
     if not rows:
-        out.print(plain("no finished step yet"), "")
+        block(out, plain("no finished step yet"))
         return
     figures = table(f"figures of step {run.step}", "figure", "value", "unit", "what it is", right=("value",))
     for name, value, unit, help in rows:
         figures.add_row(name, f"{value:.4g}", "" if unit == "1" else unit, help)
-    out.print(figures, "")
+    block(out, figures)
 
 
 def _dropped(out: Console, run: Overview) -> None:
     if not run.dropped:
-        out.print(plain("no training rollout was dropped"), "")
+        block(out, plain("no training rollout was dropped"))
         return
     dropped = table("training rollouts that gave no sample", "reason", "count", "why", "for example", right=("count",))
     for item in run.dropped:
@@ -116,19 +123,19 @@ def _dropped(out: Console, run: Overview) -> None:
             item.reason, f"{item.count:,}", REASONS.get(item.reason, item.reason), plain(item.example or "-")
         )
     out.print(dropped)
-    out.print(plain(f"  agent-lightning show ID --runs {run.folder.path.parent} tells more of one", "dim"), "")
+    block(out, plain(f"  agent-lightning show ID --runs {run.folder.path.parent} tells more of one", "dim"))
 
 
 def _alerts(out: Console, run: Overview) -> None:
     if not run.alerts:
-        out.print(plain("no alerts"), "")
+        block(out, plain("no alerts"))
         return
     alerts = table("alerts", "steps", "alert")
     for alert in run.alerts[-LAST_ALERTS:]:
         alerts.add_row(steps_text(alert.steps), plain(inert(alert.text)))
     if len(run.alerts) > LAST_ALERTS:
         alerts.caption = f"{len(run.alerts) - LAST_ALERTS} older ones are in {run.folder.metrics}"
-    out.print(alerts, "")
+    block(out, alerts)
 
 
 def steps_text(steps: tuple[int, ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from agent_lightning.cli.words import inert, number, pairs, plain, shown, table, tail
+from agent_lightning.cli.words import block, inert, number, pairs, plain, shown, table, tail
 from agent_lightning.records import Reward
 from agent_lightning.store.view import StoreView
 from agent_lightning.trainer.config import TrainConfig
@@ -22,7 +22,7 @@ def show_rollout(
     """Raises NotFound for an id that the store does not hold. `full` leaves nothing out of the texts."""
     found = detail(view, config, rollout_id, wording)
     limit = 10**9 if full else LONGEST
-    out.print(pairs(_head(found), limit=limit), "")
+    block(out, pairs(_head(found), limit=limit))
     if len(found.attempts) > 1 or any(attempt.detail for attempt in found.attempts):
         _attempts(out, found)
     _rewards(out, found, config)
@@ -73,20 +73,20 @@ def _attempts(out: Console, found: RolloutDetail) -> None:
             number(seconds, "{:.1f}"),
             plain(shown(attempt.detail or "")),
         )
-    out.print(attempts, "")
+    block(out, attempts)
 
 
 def _rewards(out: Console, found: RolloutDetail, config: TrainConfig) -> None:
     parts = found.trajectory.parts
     if not parts:
-        out.print(plain("no reward was recorded"), "")
+        block(out, plain("no reward was recorded"))
         return
     total = "unknown" if found.credited.reward is None else f"{found.credited.reward:g}"
     rewards = table(f"reward R = {total}", "part", "value", "weight", "of", "given by", right=("value", "weight"))
     for part in parts:
         weight = config.loop.reward_weights.get(part.name, 1.0)
         rewards.add_row(plain(inert(part.name)), f"{part.value:g}", f"{weight:g}", plain(_target(part)), part.source)
-    out.print(rewards, "")
+    block(out, rewards)
 
 
 def _target(part: Reward) -> str:
@@ -106,7 +106,7 @@ def _siblings(out: Console, found: RolloutDetail) -> None:
     ]
     if found.open_siblings:
         rows.append(("not final", f"{found.open_siblings} siblings have not finished"))
-    out.print(pairs(rows), "")
+    block(out, pairs(rows))
 
 
 def _step(out: Console, place: int, count: int, step: StepDetail, *, full: bool) -> None:
@@ -137,7 +137,7 @@ def _step(out: Console, place: int, count: int, step: StepDetail, *, full: bool)
     out.print(plain("prompt, new part" if call.parent_call_id else "prompt", "dim"))
     out.print(plain(inert(step.asked) if full else tail(step.asked, PROMPT_TAIL)))
     out.print(plain("written", "dim"))
-    out.print(plain(shown(step.written, limit=10**9 if full else LONGEST), "green"), "")
+    block(out, plain(shown(step.written, limit=10**9 if full else LONGEST), "green"))
 
 
 def _tokens(step: StepDetail) -> str:

@@ -21,11 +21,11 @@ PORT = 8000
 
 
 def train(file: Path | None, *, resume: str | None, settings: Sequence[str], run: str | None, plain: bool) -> None:
-    config, name = _config(file, resume, settings, run)
+    config, name = read_settings(file, resume, settings, run)
     work = config.work
     if work.agent is None:
         raise SettingError('agent is not set: name it as agent = "module:attribute" in the settings file')
-    splits = _splits(config)
+    splits = read_splits(config)
     lend_provider_keys()
     agent, reward = load(work.agent), load(work.reward) if work.reward else None
     with _watched(plain, config) as display:
@@ -37,8 +37,8 @@ def train(file: Path | None, *, resume: str | None, settings: Sequence[str], run
 def serve(
     file: Path | None, *, resume: str | None, settings: Sequence[str], run: str | None, port: int | None, plain: bool
 ) -> None:
-    config, name = _config(file, resume, settings, run)
-    splits = _splits(config)
+    config, name = read_settings(file, resume, settings, run)
+    splits = read_splits(config)
     folder = Trainer(config=config, run=name).folder
 
     async def go(display: Display | Lines) -> Any:
@@ -50,7 +50,7 @@ def serve(
     show_result(result, config)
 
 
-def _config(
+def read_settings(
     file: Path | None, resume: str | None, settings: Sequence[str], run: str | None
 ) -> tuple[TrainConfig, str | None]:
     """Settings of a new run, or of the run to go on with; and its name."""
@@ -72,7 +72,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _splits(config: TrainConfig) -> Splits:
+def read_splits(config: TrainConfig) -> Splits:
     work = config.work
     if work.train_tasks is None:
         raise SettingError('train_tasks is not set: name a file of JSON lines, one {"input": ...} each')

@@ -45,8 +45,16 @@ def plain(text: str, style: str = "") -> Text:
     return Text(text, style=style)
 
 
+def block(out: Console, what: Any) -> None:
+    """With an empty line behind it."""
+    out.print(what)
+    out.print()
+
+
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
-    made = Table(title=title, title_justify="left", title_style="bold", pad_edge=False, show_edge=False)
+    made = Table(
+        title=title, title_justify="left", title_style="bold", pad_edge=False, show_edge=False, min_width=len(title)
+    )
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return made

@@ -10,6 +10,7 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from agent_lightning.errors import EngineBusy
 from agent_lightning.gateway.stitch import Branches, Turn, full_prompt
 from agent_lightning.records import Call, CallStatus
 from agent_lightning.store.store import Access, Store
@@ -46,7 +47,8 @@ class Attempts:
             attempt = read_back(calls)
         except BaseException as error:
             self._attempts.pop(access.attempt_id, None)
-            reading.set_exception(error if isinstance(error, Exception) else ConnectionAbortedError("reader left"))
+            left = EngineBusy(f"the calls of attempt {access.attempt_id} could not be read back: try again")
+            reading.set_exception(error if isinstance(error, Exception) else left)
             reading.exception()  # others may not be waiting: the reader's own raise is enough
             raise
         reading.set_result(attempt)

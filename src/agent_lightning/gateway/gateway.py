@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from agent_lightning.errors import AccessDenied, Conflict, Fenced, PromptTooLong, RequestError
@@ -113,7 +114,8 @@ class Gateway:
                 deadline_seconds=asked.deadline_seconds,
             )
             running.work = asyncio.create_task(self._work(life, arrived), name=f"call {call_id}")
-            running.work.add_done_callback(_seen)
+            # not in the work's own `finally`: a task that is cancelled before its first step never gets there
+            running.work.add_done_callback(partial(self._ended, (access.attempt_id, call_id), running))
         headers = {ROLLOUT: access.rollout.id}
         if not request.stream:
             answered = await running.answer()
@@ -151,6 +153,7 @@ class Gateway:
         while (running := self._running.get(name)) is not None and running.abandoned:
             assert running.work is not None
             await asyncio.wait({running.work})
+            self._ended(name, running, running.work)
         if running is None:
             running = self._running[name] = Running(call_id=name[1], request_hash=digest)
             self.counts.asked += 1
@@ -159,6 +162,12 @@ class Gateway:
             raise Conflict(f"call {name[1]!r} is running with another body: a retry repeats the body")
         self.counts.joined += 1
         return running
+
+    def _ended(self, name: tuple[str, str], running: Running, work: asyncio.Task[Answered]) -> None:
+        if self._running.get(name) is running:
+            del self._running[name]
+        if not work.cancelled():
+            work.exception()  # seen: a failure whose listeners have all left is no news to anyone
 
     async def _work(self, life: Life, arrived: float) -> Answered:
         """Do it once, whoever listens."""
@@ -175,7 +184,6 @@ class Gateway:
                 self.forget(attempt_id)
             raise
         finally:
-            del self._running[attempt_id, call_id]
             if attempt is not None:
                 attempt.users -= 1
         if life.replayed:
@@ -241,12 +249,6 @@ def _read(body: bytes) -> tuple[Mapping[str, Any], ChatRequest]:
     except ValueError as error:
         raise RequestError(f"the body is not JSON: {error}") from error
     return value, parse_chat(value)
-
-
-def _seen(work: asyncio.Task[Answered]) -> None:
-    """A failure whose listeners have all left is no news to anyone."""
-    if not work.cancelled():
-        work.exception()
 
 
 async def _with_first(first: bytes, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -85,6 +85,7 @@ def read(folder: Path, *, rank: int, alpha: float) -> Saved:
 def _adapter_tensors(folder: Path) -> dict[str, Tensor]:
     """peft's names -> the learner's: "PATH.a" and "PATH.b"."""
     tensors: dict[str, Tensor] = {}
-    for path, (a, b) in from_peft_tensors(load_file(folder / "adapter_model.safetensors")).items():  # type: ignore[arg-type]
-        tensors |= {f"{path}.a": a, f"{path}.b": b}  # type: ignore[dict-item]
+    saved: Any = load_file(folder / "adapter_model.safetensors")
+    for path, (a, b) in from_peft_tensors(saved).items():
+        tensors |= {f"{path}.a": a, f"{path}.b": b}
     return tensors

@@ -28,9 +28,10 @@ def score(model: Any, work: Pass) -> tuple[Tensor, Tensor]:
         first, last = np.searchsorted(work.of_E, [start, end])
         of = torch.from_numpy(work.of_E[first:last] - start).to(device)
         target = torch.from_numpy(work.target_E[first:last]).to(device)
-        piece = (model, hidden_PD[start:end], temperature_P[start:end], of, target)
+        piece: Any = (model, hidden_PD[start:end], temperature_P[start:end], of, target)
         recompute = len(work.at_P) > HEAD_ROWS and torch.is_grad_enabled()
-        logp, entropy = checkpoint(_head, *piece, use_reentrant=False) if recompute else _head(*piece)  # type: ignore[misc]
+        scored: Any = checkpoint(_head, *piece, use_reentrant=False) if recompute else _head(*piece)
+        logp, entropy = scored
         logps.append(logp)
         entropies.append(entropy)
     return torch.cat(logps), torch.cat(entropies)

@@ -28,7 +28,7 @@ class LearnerConfig:
     importance_cap: float = 2.0  # truncated importance weight min(exp(lp - sampler), cap)
     lora_rank: int = 16  # 0 trains all weights
     lora_alpha: float = 32.0
-    dtype: Literal["float32", "bfloat16"] = "bfloat16"  # of compute; trained weights are always float32
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of compute; trained weights are always float32
     seed: int = 0
     adam_betas: tuple[float, float] = (0.9, 0.99)
     adam_eps: float = 1e-8
@@ -54,8 +54,8 @@ class LearnerConfig:
         for name, value, low, high in ranges:
             if not low <= value <= high:
                 raise SettingError(f"{name} is {value}: wanted {low} to {high}")
-        if self.dtype not in ("float32", "bfloat16"):
-            raise SettingError(f"dtype is {self.dtype!r}: wanted 'float32' or 'bfloat16'")
+        if self.dtype not in ("auto", "float32", "bfloat16"):
+            raise SettingError(f"dtype is {self.dtype!r}: wanted 'auto', 'float32' or 'bfloat16'")
 
 
 class Ranks(Protocol):

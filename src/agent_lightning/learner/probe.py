@@ -20,8 +20,8 @@ GRADIENT_SHARE = 1e-5  # largest difference of a gradient, relative to its norm
 PROBE_WINDOW = 6  # a sliding window is shrunk to this, so that a short tree meets it
 PROBE_VOCABULARY = 97
 
-# Measured with SmolLM2-135M in float32 on one AVX2 core, forward and backward: what a pass costs before its first token,
-# in multiply-adds of a linear layer, and what a (query, key) pair of attention costs against its own multiply-adds.
+# Measured with SmolLM2-135M in float32 on one AVX2 core, forward and backward: what a pass costs before its first
+# token, in multiply-adds of a linear layer, and what a (query, key) pair of attention costs against its own multiply-adds.
 LAYER_OVERHEAD_PRODUCTS = 1.6e8
 ATTENTION_FACTOR = 1.0
 

@@ -37,7 +37,7 @@ class LoraLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.active:
             return self.base(x)
-        return _BesideBase.apply(x, self.base.weight, self.base.bias, self.a, self.b, self.scale)  # type: ignore[no-any-return]
+        return _BesideBase.apply(x, self.base.weight, self.base.bias, self.a, self.b, self.scale)
 
 
 class _BesideBase(torch.autograd.Function):
@@ -47,9 +47,7 @@ class _BesideBase(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # noqa: PLR0917
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
         inner = functional.linear(x.float(), a)
         y = functional.linear(x, weight, bias)
         y += functional.linear(inner, b).mul_(scale).to(y.dtype)

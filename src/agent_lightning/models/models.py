@@ -32,6 +32,7 @@ def read_card(folder: Path) -> ModelCard:
     generation = _json(folder / "generation_config.json") if (folder / "generation_config.json").is_file() else {}
     eos = generation.get("eos_token_id", config.get("eos_token_id"))
     eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),)
+    pad = config.get("pad_token_id")
     try:
         return ModelCard(
             path=folder,
@@ -39,7 +40,7 @@ def read_card(folder: Path) -> ModelCard:
             context_length=int(text["max_position_embeddings"]),
             vocab_size=int(text["vocab_size"]),
             eos_ids=eos_ids,
-            pad_id=int(config.get("pad_token_id") or (eos_ids[0] if eos_ids else 0)),
+            pad_id=int(pad) if pad is not None else (eos_ids or (0,))[0],
         )
     except KeyError as error:
         raise ModelError(f"{folder / 'config.json'} has no {error}: a causal language model is wanted") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from agent_lightning.learner.learner import Ranks
 from agent_lightning.learner.ranks import Alone, GlooRanks
 from agent_lightning.learner.update import TorchLearner
 from agent_lightning.models.adapter import Adapter
-from agent_lightning.models.load import load_model
+from agent_lightning.models.load import compute_dtype, load_model
 from agent_lightning.models.source import resolve
 from agent_lightning.records import Batch, UpdateReport
 from agent_lightning.replica.replica import ReplicaConfig
@@ -32,16 +33,22 @@ class TorchHost:
     """Implements Host. `tell` takes messages to the parent, `beat` says that a long computation goes on."""
 
     @staticmethod
-    def prepare(config: ReplicaConfig, tell: Send) -> Any:
-        """Load the base model, which children that are forked afterwards share. Raises ModelError."""
+    def prepare(config: ReplicaConfig, tell: Send) -> tuple[Any, TorchCore]:
+        """Base model and engine core; children that are forked afterwards share their memory. Raises ModelError."""
         torch.set_num_threads(1)  # two OpenMP threads collapse as soon as anything else runs
-        tell({"kind": "says", "text": f"loading {config.model}"})
-        return load_model(resolve(config.model), config.learner.dtype)
+        dtype = compute_dtype(config.learner.dtype)
+        tell({"kind": "says", "text": f"loading {config.model} in {dtype}"})
+        model = load_model(resolve(config.model), dtype)
+        # Full weights are served by writing them into the engine's model, which must not be the KL term's reference.
+        served = model if config.learner.lora_rank or not config.learner.kl_coef else copy.deepcopy(model)
+        tell({"kind": "says", "text": "preparing the engine"})
+        core = TorchCore(served, max_sequences=config.max_sequences, context_length=config.context_length)
+        return model, core
 
     def __init__(
         self,
         config: ReplicaConfig,
-        shared: Any,
+        shared: tuple[Any, TorchCore],
         *,
         rank: int,
         count: int,
@@ -49,17 +56,15 @@ class TorchHost:
         tell: Send,
         beat: Callable[[], None],
     ) -> None:
-        model = shared
+        model, self._core = shared
         torch.set_num_threads(1)
         _beat_at_every_block(model, beat)
         ranks: Ranks = Alone()
         if count > 1:
             tell({"kind": "says", "text": f"meeting the other {count - 1} of {count} ranks"})
             ranks = _ToldRanks(GlooRanks(rank, count, f"file://{meeting}/ranks", PEER_SECONDS), tell)
-        self._learner = TorchLearner(model, config.learner, policy=config.policy, ranks=ranks)
-        # Full weights are served by writing them into the engine's model, which must not be the KL term's reference.
-        served = model if config.learner.lora_rank or not config.learner.kl_coef else copy.deepcopy(model)
-        self._core = TorchCore(served, max_sequences=config.max_sequences, context_length=config.context_length)
+        learner = replace(config.learner, dtype=compute_dtype(config.learner.dtype))
+        self._learner = TorchLearner(model, learner, policy=config.policy, ranks=ranks)
         self._running: set[str] = set()
         self.serve()
 

@@ -58,8 +58,9 @@ class Worker:
         self._agent, self._reward, self._config, self._notice = agent, reward, config, notice
         self._link = Link(config.client.endpoint, config.client.api_key)
         self._stop = threading.Event()
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop
         self._name = config.name or f"{socket.gethostname()}/{os.getpid()}"
+        self._loop_thread: threading.Thread | None = None
         self._slots: list[threading.Thread] = []
         self._installed = contextlib.ExitStack()
         self.error: BaseException | None = None  # why it gave up
@@ -67,8 +68,10 @@ class Worker:
 
     def start(self) -> None:
         """Begin to claim; returns at once."""
+        self._loop = asyncio.new_event_loop()
         self._installed.enter_context(install())
-        threading.Thread(target=self._loop.run_forever, name="agents-loop", daemon=True).start()
+        self._loop_thread = threading.Thread(target=self._run_loop, name="agents-loop", daemon=True)
+        self._loop_thread.start()
         count = self._concurrency()
         for number in range(count):
             thread = threading.Thread(target=self._slot, args=(number,), name=f"worker-{number}", daemon=True)
@@ -79,7 +82,11 @@ class Worker:
         """Claim nothing more; wait for what runs, at most `timeout` seconds."""
         self._stop.set()
         self.join(timeout)
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._loop_thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop_thread.join(timeout)
+            self._loop_thread = None
+        self._link.close()
         self._installed.close()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -88,6 +95,19 @@ class Worker:
         for thread in self._slots:
             thread.join(None if end is None else max(0.0, end - time.monotonic()))
         return not any(thread.is_alive() for thread in self._slots)
+
+    def _run_loop(self) -> None:
+        """Async agents live here; what is left when the worker stops is cancelled."""
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
 
     def _concurrency(self) -> int:
         if is_factory(self._agent) or self._config.slots == 1:

@@ -90,6 +90,7 @@ async def end(attempt_id: str, body: EndBody, request: Request) -> dict[str, Any
     if outcome is Outcome.OK and access.rollout.mode != "live":
         outcome = await _checked(state, access.rollout.id)
     rollout = await state.store.end_attempt(attempt_id, outcome, detail=body.detail, result=body.result)
+    state.gateway.forget(attempt_id)
     return {"status": str(rollout.status), "outcome": str(rollout.outcome) if rollout.outcome else None}
 
 

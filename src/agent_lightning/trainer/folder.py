@@ -61,6 +61,9 @@ class RunFolder:
             known = f"; runs there: {', '.join(others)}" if others else ""
             raise SettingError(f"{self.path} is no run: it has no run.json{known}") from None
 
+    def write_report(self, html: str) -> None:
+        _write(self.report, html)
+
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:06d}"
 

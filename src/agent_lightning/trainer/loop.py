@@ -9,7 +9,7 @@ a process that is killed at any moment goes on from where it was, without sampli
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +54,7 @@ class Loop:
     folder: RunFolder
     journal: Journal
     changing: Changing = field(default=lambda why: nullcontext())  # holds calls while full weights are replaced
+    measured: Callable[[], Awaitable[None]] | None = None  # after each validation
     monotonic: Callable[[], float] = time.monotonic
 
     async def run(self) -> Position:
@@ -198,6 +199,8 @@ class Loop:
         if position.best_reward is None or reward > position.best_reward:
             position = position.with_best(reward)
             self.folder.point("best", self.folder.checkpoint(position.step))
+        if self.measured is not None:
+            await self.measured()
         return position
 
     async def measure(self, tasks: Sequence[Task], position: Position, *, mode: Any, label: str) -> Evaluation:

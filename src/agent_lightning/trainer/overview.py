@@ -72,6 +72,7 @@ class Overview:
     dropped: Sequence[Dropped]
     states: Mapping[str, int] = field(default_factory=dict)  # rollouts by status
     holder: str | None = None  # who trains it now
+    lease_until: float = 0.0  # Unix seconds: later than that its holder is dead
     ended_at: float | None = None
 
     @property
@@ -124,6 +125,7 @@ def overview(folder: RunFolder, view: StoreView) -> Overview:
         dropped=_dropped(view.dropped(folder.name), steps),
         states=view.states(folder.name),
         holder=run["holder"],
+        lease_until=run["lease_until"] or 0.0,
         ended_at=run["ended_at"],
     )
 

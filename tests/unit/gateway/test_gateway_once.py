@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from agent_lightning.errors import EngineBusy, EngineError, StoreError
+from agent_lightning.gateway.gateway import Asked
 from agent_lightning.records import CallStatus, Claim, Outcome
 from agent_lightning.wire import protocol
 from gateway_rig import Rig, raised, rig, until
@@ -270,3 +271,19 @@ async def test_choices_that_were_committed_before_a_crash_are_said_again(monkeyp
         answer = await post(here, claim, "c1", n=2)
         assert [made["message"]["content"] for made in answer.json()["choices"]] == ["choice 0", "choice 1"]
         assert len(here.engine.requests) == 3
+
+
+async def test_a_request_that_is_cancelled_at_once_leaves_nothing_behind():
+    async with rig(lambda request: "x") as here:
+        claim = await here.claim()
+        asked = Asked(key=claim.key, call_id="c1", body=json.dumps(body()).encode())
+        for steps in range(12):
+            task = asyncio.create_task(here.gateway.chat(asked))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        answer = await asyncio.wait_for(here.gateway.chat(asked), 5)
+        assert answer.body is not None
+        await until(lambda: not here.gateway.in_flight)
+        assert [call.id for call in await here.store.calls(claim.rollout.id)] == ["c1"]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from learner_cases import batch, learner, random_samples, shaken, tiny_folder, tiny_model
 
 from agent_lightning.errors import CheckpointError
 from agent_lightning.learner.checkpoint import check_manifest, save_folder
+from learner_cases import batch, learner, random_samples, shaken, tiny_folder, tiny_model
 
 
 def saved(made, folder: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 
 import torch
+
 from learner_cases import batch, learner, sample
 
 TASKS, SIBLINGS = 8, 16

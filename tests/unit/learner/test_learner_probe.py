@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from learner_cases import learner, tiny_model
 from transformers import LlamaConfig, MistralConfig, Qwen3Config
 
 from agent_lightning.learner.probe import pass_cost, why_not_packed
+from learner_cases import learner, tiny_model
 
 SHAPE = {
     "hidden_size": 32,

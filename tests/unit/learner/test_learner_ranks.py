@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from learner_cases import apart, batch, learner, random_samples
 from safetensors.torch import load_file, save_file
 
 from agent_lightning.errors import LearnerError
 from agent_lightning.learner.ranks import GlooRanks
 from agent_lightning.records import Batch
+from learner_cases import apart, batch, learner, random_samples
 
 SHARES = {"even": 6, "lopsided": 0}  # samples of rank 0, of 12
 

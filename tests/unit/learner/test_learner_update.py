@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from learner_cases import batch, gradient, learner, random_samples, sample, shaken, tiny_model
 
 from agent_lightning.errors import LearnerError
 from agent_lightning.learner.learner import LearnerConfig
 from agent_lightning.learner.update import TorchLearner
 from agent_lightning.models.load import load_model
 from agent_lightning.records import Batch
+from learner_cases import batch, gradient, learner, random_samples, sample, shaken, tiny_model
 
 
 def weights(made: TorchLearner) -> torch.Tensor:

@@ -7,7 +7,6 @@ import copy
 import numpy as np
 import pytest
 import torch
-from learner_cases import learner, shaken, tiny_folder, tiny_model
 
 from agent_lightning.errors import ModelError
 from agent_lightning.models.load import load_model
@@ -23,6 +22,7 @@ from agent_lightning.models.lora import (
     shared_skeleton,
 )
 from agent_lightning.models.merge import export_merged
+from learner_cases import learner, shaken, tiny_folder, tiny_model
 
 IDS = torch.tensor([[2, 5, 3, 9, 11]])
 
