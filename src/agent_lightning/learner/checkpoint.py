@@ -84,7 +84,7 @@ def read(folder: Path, *, rank: int, alpha: float) -> Saved:
 
 def _adapter_tensors(folder: Path) -> dict[str, Tensor]:
     """peft's names -> the learner's: "PATH.a" and "PATH.b"."""
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, Any] = {}
     saved: Any = load_file(folder / "adapter_model.safetensors")
     for path, (a, b) in from_peft_tensors(saved).items():
         tensors |= {f"{path}.a": a, f"{path}.b": b}

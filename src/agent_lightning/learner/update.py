@@ -143,7 +143,7 @@ class TorchLearner:
 
 
 def _trained_model(model: Any, config: LearnerConfig) -> Any:
-    dtype = getattr(torch, config.dtype)
+    dtype = model.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
     if not config.lora_rank:
         return copy.deepcopy(model).to(dtype).requires_grad_(True)
     if model.dtype != dtype:  # the base is shared with the engine: casting it would change the engine's numbers

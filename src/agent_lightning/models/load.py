@@ -11,21 +11,6 @@ from agent_lightning.errors import ModelError
 from agent_lightning.models.models import check_folder
 
 
-def compute_dtype(wanted: str) -> str:
-    """What "auto" means here: bfloat16 where the hardware multiplies it natively, else float32.
-
-    A CPU without AVX512-BF16 or AMX emulates bfloat16, several times slower than float32.
-    """
-    import torch
-
-    if wanted != "auto":
-        return wanted
-    if torch.cuda.is_available():
-        return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
-    able = torch.cpu.get_capabilities()
-    return "bfloat16" if able.get("avx512_bf16") or able.get("amx_bf16") else "float32"
-
-
 def load_model(path: Path, dtype: str = "float32") -> Any:
     """Load a causal language model in eval mode, no parameter requiring a gradient, SDPA attention.
 

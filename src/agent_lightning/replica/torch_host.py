@@ -20,13 +20,19 @@ from agent_lightning.learner.learner import Ranks
 from agent_lightning.learner.ranks import Alone, GlooRanks
 from agent_lightning.learner.update import TorchLearner
 from agent_lightning.models.adapter import Adapter
-from agent_lightning.models.load import compute_dtype, load_model
+from agent_lightning.models.load import load_model
+from agent_lightning.models.models import auto_dtype
 from agent_lightning.models.source import resolve
 from agent_lightning.records import Batch, UpdateReport
 from agent_lightning.replica.replica import ReplicaConfig
 from agent_lightning.replica.work import Send
 
 PEER_SECONDS = 3600.0  # the parent ends a collective whose ranks are lost; this is for one that has no parent
+
+
+def _dtype(config: ReplicaConfig) -> Any:
+    wanted = config.learner.dtype
+    return auto_dtype() if wanted == "auto" else wanted
 
 
 class TorchHost:
@@ -36,7 +42,7 @@ class TorchHost:
     def prepare(config: ReplicaConfig, tell: Send) -> tuple[Any, TorchCore]:
         """Base model and engine core; children that are forked afterwards share their memory. Raises ModelError."""
         torch.set_num_threads(1)  # two OpenMP threads collapse as soon as anything else runs
-        dtype = compute_dtype(config.learner.dtype)
+        dtype = _dtype(config)
         tell({"kind": "says", "text": f"loading {config.model} in {dtype}"})
         model = load_model(resolve(config.model), dtype)
         # Full weights are served by writing them into the engine's model, which must not be the KL term's reference.
@@ -63,7 +69,7 @@ class TorchHost:
         if count > 1:
             tell({"kind": "says", "text": f"meeting the other {count - 1} of {count} ranks"})
             ranks = _ToldRanks(GlooRanks(rank, count, f"file://{meeting}/ranks", PEER_SECONDS), tell)
-        learner = replace(config.learner, dtype=compute_dtype(config.learner.dtype))
+        learner = replace(config.learner, dtype=_dtype(config))
         self._learner = TorchLearner(model, learner, policy=config.policy, ranks=ranks)
         self._running: set[str] = set()
         self.serve()
