@@ -12,13 +12,13 @@ def reward(task: Any, result: dict[str, Any], rollout: Any) -> float:
 
     An answer that did not come out of the calculator earns nothing more than the call did: guessing must not pay.
     """
-    texts = [str(message.content) for message in result["messages"]]
-    results = [text.removeprefix("result: ") for text in texts if text.startswith("result: ")]
-    valid = [value for value in results if value != "error"]
+    messages = result["messages"]
+    told = [str(message.content) for message in messages[1:] if message.type == "human"]  # by the calculator
+    valid = [text.removeprefix("result: ") for text in told if text != "result: error"]
     if not valid:
         return 0.0
     computed = _same(valid[-1], task.meta["answer"])
-    final = answer(texts[-1])
+    final = answer(str(messages[-1].content)) if messages[-1].type == "ai" else None
     if computed and final is not None and _same(final, task.meta["answer"]):
         return 1.0
     return 0.4 if computed else 0.1

@@ -232,7 +232,10 @@ def _costs(out: Console, tried: Tried, guess: Estimate) -> None:
             f"{loop.tasks_per_step * loop.group_size} rollouts, {_seconds(guess.update)} for the update",
         ),
         ("whole run", f"at most about {_seconds(guess.run)} for {loop.total_steps} steps and evaluations{limit}"),
-        ("memory", f"{tried.memory / 2**30:.2f} GiB resident, this process and its children"),
+        (
+            "memory",
+            f"{tried.memory / 2**30:.2f} GiB resident, in this process and its children (shared pages count in each)",
+        ),
         ("context", f"{judged.longest(tried)} of {tried.context_length} tokens in the longest prompt with its answer"),
     ]
     if guess.call_p99 is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from agent_lightning.client.agent import load
 from agent_lightning.errors import SettingError
 from agent_lightning.train import Trainer, opened, splits_of
 from agent_lightning.trainer.config import TrainConfig
+from agent_lightning.trainer.folder import RunFolder
 from agent_lightning.trainer.loop import Splits
 from agent_lightning.trainer.tasks import read_tasks
 
@@ -30,7 +33,8 @@ def train(file: Path | None, *, resume: str | None, settings: Sequence[str], run
     agent, reward = load(work.agent), load(work.reward) if work.reward else None
     with _watched(plain, config) as display:
         trainer = Trainer(agent, reward=reward, config=config, run=name, listeners=(display.hear,))
-        result = trainer.fit(splits.train, splits.val, splits.test)
+        with _left_in_order(trainer.folder):
+            result = trainer.fit(splits.train, splits.val, splits.test)
     show_result(result, config)
 
 
@@ -45,9 +49,22 @@ def serve(
         async with opened(config, folder, listeners=(display.hear,), port=PORT if port is None else port) as session:
             return await session.train(splits)
 
-    with _watched(plain, config) as display:
+    with _watched(plain, config) as display, _left_in_order(folder):
         result = asyncio.run(go(display))
     show_result(result, config)
+
+
+@contextlib.contextmanager
+def _left_in_order(folder: RunFolder) -> Iterator[None]:
+    """After Ctrl-C, say what there is and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder.report.is_file():
+            print(f"report so far  {folder.report}", file=sys.stderr)
+        if (folder.path / "run.json").is_file():
+            print(f"go on with: agent-lightning train --resume {folder.path}", file=sys.stderr)
+        raise
 
 
 def read_settings(
@@ -82,6 +99,4 @@ def read_splits(config: TrainConfig) -> Splits:
 
 
 def _watched(plain: bool, config: TrainConfig) -> Display | Lines:
-    import sys
-
     return Lines() if plain or not sys.stdout.isatty() else Display(total_steps=config.loop.total_steps)

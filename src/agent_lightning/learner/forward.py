@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from agent_lightning.learner.pack import Pass
+from agent_lightning.learner.tree_attention import blocks_of, tree_in_force
 
 HEAD_ROWS = 1024  # positions whose logits are alive at once; more are recomputed in the backward pass
 
@@ -47,12 +48,13 @@ def _hidden(model: Any, work: Pass, device: torch.device) -> Tensor:
         mask = torch.zeros(work.mask_TT.shape, dtype=dtype).masked_fill_(
             torch.from_numpy(~work.mask_TT), torch.finfo(dtype).min
         )
-        output = model.get_decoder()(
-            input_ids=ids,
-            position_ids=torch.from_numpy(work.depth_BT).to(device),
-            attention_mask=mask[None, None].to(device),
-            use_cache=False,
-        )
+        with tree_in_force(blocks_of(work.mask_TT)):
+            output = model.get_decoder()(
+                input_ids=ids,
+                position_ids=torch.from_numpy(work.depth_BT).to(device),
+                attention_mask=mask[None, None].to(device),
+                use_cache=False,
+            )
     states = output.last_hidden_state
     return states.reshape(-1, states.shape[-1]).index_select(0, torch.from_numpy(work.at_P).to(device))
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from agent_lightning.learner.forward import score
 from agent_lightning.learner.pack import Cost, plan
+from agent_lightning.learner.tree_attention import use_tree_attention
 from agent_lightning.records import Sample
 
 LOGP_NATS = 5e-5  # largest difference of a log-probability, float32
@@ -72,6 +73,7 @@ def _shallow(config: Any) -> Any:
     text.pad_token_id = text.bos_token_id = text.eos_token_id = None
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+    use_tree_attention(model)
     return model.eval()
 
 

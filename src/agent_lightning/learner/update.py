@@ -19,6 +19,7 @@ from agent_lightning.learner.pack import Pass, plan
 from agent_lightning.learner.probe import pass_cost, why_not_packed
 from agent_lightning.learner.ranks import Alone
 from agent_lightning.learner.weights import Weights
+from agent_lightning.learner.tree_attention import use_tree_attention
 from agent_lightning.models.adapter import Adapter
 from agent_lightning.models.lora import adapter_off, attach_lora, shared_skeleton
 from agent_lightning.records import Batch, Sample, UpdateReport
@@ -145,9 +146,12 @@ class TorchLearner:
 def _trained_model(model: Any, config: LearnerConfig) -> Any:
     dtype = model.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
     if not config.lora_rank:
-        return copy.deepcopy(model).to(dtype).requires_grad_(True)
+        own = copy.deepcopy(model).to(dtype).requires_grad_(True)
+        use_tree_attention(own)
+        return own
     if model.dtype != dtype:  # the base is shared with the engine: casting it would change the engine's numbers
         raise LearnerError(f"the model computes in {model.dtype}, dtype is {config.dtype!r}: load it with that dtype")
     trained = shared_skeleton(model)
+    use_tree_attention(trained)
     attach_lora(trained, config.lora_rank, config.lora_alpha, config.seed)
     return trained

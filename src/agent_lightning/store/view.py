@@ -53,9 +53,13 @@ class StoreView:
             raise StoreError(f"{path} does not exist: the run has no store yet")
         try:
             self._db = _read_only(path)
-            found = self._db.execute("SELECT version_num FROM alembic_version").fetchone()
         except sqlite3.Error as error:
             raise opening.explain(str(path), error) from error
+        try:
+            found = self._read(lambda db: db.execute("SELECT version_num FROM alembic_version").fetchone())
+        except StoreError:
+            self._db.close()
+            raise
         if found is None or found[0] != schema.REVISION:
             self._db.close()
             raise StoreError(
@@ -142,12 +146,13 @@ class StoreView:
 def _read_only(path: Path) -> sqlite3.Connection:
     where = f"file:{quote(str(path.resolve()))}"
     wait = opening.BUSY_MS / 1000
+    db = sqlite3.connect(f"{where}?mode=ro", uri=True, timeout=wait, check_same_thread=False)
     try:
-        db = sqlite3.connect(f"{where}?mode=ro", uri=True, timeout=wait, check_same_thread=False)
         db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         return db
-    except sqlite3.OperationalError:
-        if path.with_name(path.name + "-wal").exists():
+    except sqlite3.Error as error:
+        db.close()
+        if not isinstance(error, sqlite3.OperationalError) or path.with_name(path.name + "-wal").exists():
             raise
     # A closed store in a folder where nothing may be written: without a log there is nothing to share.
     return sqlite3.connect(f"{where}?mode=ro&immutable=1", uri=True, check_same_thread=False)

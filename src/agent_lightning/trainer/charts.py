@@ -102,9 +102,9 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
         low = 0.0
     if high < 0 and high > 0.6 * low:
         high = 0.0
-    if high - low < 1e-12:
-        pad = abs(high) * 0.1 or 1.0
-        return low - pad if low else 0.0, high + pad
+    if high - low < 1e-12:  # one value: from zero to a round number beyond it
+        edge = _round(abs(high) * 1.2) if high else 1.0
+        return (-edge, 0.0) if high < 0 else (0.0, edge)
     step = _round((high - low) / 4)
     return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
 
@@ -123,7 +123,7 @@ def _grid(box: Box, *, percent: bool, count: int, whole: bool = False) -> str:
     for tick in ticks:
         y = box.y(tick)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{box.width - RIGHT}" y1="{y}" y2="{y}"/>')
-        parts.append(_text(LEFT - 7, y + 4, f"{tick:.0%}" if percent else _short(tick), "end"))
+        parts.append(_text(LEFT - 7, y + 4, f"{tick:.0%}" if percent else _short(tick, step), "end"))
     return "".join(parts)
 
 
@@ -161,10 +161,13 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _short(value: float) -> str:
-    if value and (abs(value) >= 10_000 or abs(value) < 0.001):
-        return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
-    return f"{value:.3f}".rstrip("0").rstrip(".") if value else "0"
+def _short(value: float, step: float) -> str:
+    """A tick with the decimals that its distance to the next one needs."""
+    if abs(value) < step / 2:
+        return "0"
+    if step < 0.0001 or step >= 10_000:
+        return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")
+    return f"{value:.{max(0, -math.floor(math.log10(step) + 1e-9))}f}"
 
 
 def _svg(title: str, width: int, height: int, body: Sequence[str]) -> Markup:

@@ -111,6 +111,8 @@ def _side(label: str, held: Held, rollout: Rollout, calls: Sequence[Call], wordi
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, Mapping) and value and all(isinstance(part, str) for part in value.values()):
+        return "\n".join(f"{name}: {part}" for name, part in value.items())
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

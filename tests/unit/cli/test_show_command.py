@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from agent_lightning import cli
 from agent_lightning.cli.app import app
+from agent_lightning.cli.training import _left_in_order
 from agent_lightning.store.sqlite import SqliteStore
+from agent_lightning.trainer import report
 from showing_cases import hand_made, trained_run
 
 
@@ -94,3 +96,13 @@ def test_a_really_trained_run_and_its_rollouts_can_be_shown() -> None:
     assert "figures of step 2" in shown(str(folder.path))
     text = shown("trained.step-000001.train-0000.2", "--runs", str(folder.path.parent), "--full")
     assert "policy default 1, temperature 1.0" in text
+
+
+def test_ctrl_c_says_where_the_report_is_and_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = hand_made(tmp_path, finished=False)
+    report.write(folder)
+    with pytest.raises(KeyboardInterrupt), _left_in_order(folder):
+        raise KeyboardInterrupt
+    told = capsys.readouterr().err
+    assert str(folder.report) in told
+    assert f"agent-lightning train --resume {folder.path}" in told
