@@ -58,7 +58,11 @@ def lived(
         )
         state = state + action + token_ids([3])
     return Trajectory(
-        rollout=rollout(name, group=group, outcome=outcome), policy="default", reward=reward, parts=(), steps=tuple(steps)
+        rollout=rollout(name, group=group, outcome=outcome),
+        policy="default",
+        reward=reward,
+        parts=(),
+        steps=tuple(steps),
     )
 
 

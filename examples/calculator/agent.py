@@ -17,17 +17,14 @@ from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 
 MAX_TURNS = 3
-INSTRUCTIONS = (
-    "You solve word problems with a calculator. First write `calc:` and one expression. "
-    "When you have the result, write `answer:` and the number. Write nothing else."
-)
+INSTRUCTIONS = "First write calc: and one expression. When you are told the result, write answer: and the number."
 EXAMPLES: list[AnyMessage] = [
     HumanMessage("Ann has 14 pens and buys 23 more. How many pens has she now?"),
-    AIMessage("calc: 14 + 23"),
+    AIMessage("calc: 14+23"),
     HumanMessage("result: 37"),
     AIMessage("answer: 37"),
     HumanMessage("A box holds 6 eggs. How many eggs are in 9 boxes?"),
-    AIMessage("calc: 6 * 9"),
+    AIMessage("calc: 6*9"),
     HumanMessage("result: 54"),
     AIMessage("answer: 54"),
 ]

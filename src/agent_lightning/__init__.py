@@ -25,7 +25,17 @@ _PUBLIC = {
     "Reward": "agent_lightning.records",
 }
 
-__all__ = ["Handle", "Reward", "Rollout", "Task", "TrainConfig", "Trainer", "current_rollout", "emit_reward", "inject_runtime"]
+__all__ = [
+    "Handle",
+    "Reward",
+    "Rollout",
+    "Task",
+    "TrainConfig",
+    "Trainer",
+    "current_rollout",
+    "emit_reward",
+    "inject_runtime",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -308,7 +308,7 @@ def _port(config: TrainConfig, default: int) -> int:
 async def _held(store: SqliteStore, folder: RunFolder, config: TrainConfig) -> AsyncIterator[None]:
     """Hold the run against a second trainer, and let go in the end."""
     holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-    await store.open_run(folder.name, dict(config.given), holder=holder, lease_seconds=RUN_LEASE)
+    await store.open_run(folder.name, dict(config.given), holder=holder, lease_seconds=RUN_LEASE, gone=_gone)
 
     async def renew() -> None:
         while True:
@@ -320,6 +320,21 @@ async def _held(store: SqliteStore, folder: RunFolder, config: TrainConfig) -> A
             yield
     finally:
         await store.release_run(folder.name, holder=holder)
+
+
+def _gone(holder: str) -> bool:
+    """Whether a run's holder was a process of this machine that is no more."""
+    host, _, rest = holder.partition("/")
+    pid = rest.partition("/")[0]
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
 
 
 @contextlib.asynccontextmanager

@@ -124,7 +124,9 @@ class _OverBlocks(torch.autograd.Function):
         out = torch.empty_like(query)
         for block in blocks:
             rows = query[:, :, block.start : block.end]
-            out[:, :, block.start : block.end] = _one(rows, _columns(key, block), _columns(value, block), block, scaling)
+            out[:, :, block.start : block.end] = _one(
+                rows, _columns(key, block), _columns(value, block), block, scaling
+            )
         return out
 
     @staticmethod
@@ -136,7 +138,7 @@ class _OverBlocks(torch.autograd.Function):
             own = slice(block.start, block.end)
             inputs = [part.detach().requires_grad_(True) for part in (query[:, :, own], *_both(key, value, block))]
             with torch.enable_grad():
-                out = _one(*inputs, block, ctx.scaling)
+                out = _one(inputs[0], inputs[1], inputs[2], block, ctx.scaling)
             got = torch.autograd.grad(out, inputs, grad_out[:, :, own])
             grad_query[:, :, own] = got[0]
             _scatter(grad_key, got[1], block)

@@ -18,8 +18,8 @@ from agent_lightning.learner.losses import Tokens, loss_of
 from agent_lightning.learner.pack import Pass, plan
 from agent_lightning.learner.probe import pass_cost, why_not_packed
 from agent_lightning.learner.ranks import Alone
-from agent_lightning.learner.weights import Weights
 from agent_lightning.learner.tree_attention import use_tree_attention
+from agent_lightning.learner.weights import Weights
 from agent_lightning.models.adapter import Adapter
 from agent_lightning.models.lora import adapter_off, attach_lora, shared_skeleton
 from agent_lightning.records import Batch, Sample, UpdateReport

@@ -114,10 +114,18 @@ class SqliteStore:
 
     # --- runs -------------------------------------------------------------------------------------------------
 
-    async def open_run(self, run_id: str, settings: Mapping[str, Any], *, holder: str, lease_seconds: float) -> None:
-        text = rows.json_text(settings)
+    async def open_run(
+        self,
+        run_id: str,
+        settings: Mapping[str, Any],
+        *,
+        holder: str,
+        lease_seconds: float,
+        gone: Callable[[str], bool] = lambda holder: False,
+    ) -> None:
+        text, now = rows.json_text(settings), self._clock()
         await self._write(
-            training.open_run, run_id, text, holder=holder, lease_seconds=lease_seconds, now=self._clock()
+            training.open_run, run_id, text, holder=holder, lease_seconds=lease_seconds, gone=gone, now=now
         )
 
     async def hold_run(self, run_id: str, *, holder: str, lease_seconds: float) -> None:

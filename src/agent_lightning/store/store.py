@@ -6,7 +6,7 @@ Time is handed in by a clock given at construction. Raises NotFound, Conflict an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -51,8 +51,17 @@ class BatchRecord:
 
 class Store(Protocol):
     # --- runs -------------------------------------------------------------------------------------------------
-    async def open_run(self, run_id: str, settings: Mapping[str, Any], *, holder: str, lease_seconds: float) -> None:
-        """Create the run or take it up again. Raises RunInUse while another holder's lease is alive."""
+    async def open_run(
+        self,
+        run_id: str,
+        settings: Mapping[str, Any],
+        *,
+        holder: str,
+        lease_seconds: float,
+        gone: Callable[[str], bool] = lambda holder: False,
+    ) -> None:
+        """Create the run or take it up again. Raises RunInUse while another holder's lease is alive; a holder that
+        `gone` knows to be dead loses its lease at once."""
         ...
 
     async def hold_run(self, run_id: str, *, holder: str, lease_seconds: float) -> None:

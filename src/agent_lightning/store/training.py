@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from sqlite3 import Connection
@@ -58,7 +58,16 @@ _NEW_EVENT = sql(new_row(_E))
 # --- runs -----------------------------------------------------------------------------------------------------
 
 
-def open_run(db: Connection, run_id: str, settings: str, *, holder: str, lease_seconds: float, now: float) -> None:
+def open_run(
+    db: Connection,
+    run_id: str,
+    settings: str,
+    *,
+    holder: str,
+    lease_seconds: float,
+    gone: Callable[[str], bool],
+    now: float,
+) -> None:
     """`settings` is JSON text; those of a run that is taken up again are replaced."""
     row: Row = {"id": run_id, "settings": settings, "holder": holder, "lease_until": now + lease_seconds}
     found = db.execute(_RUN, row).fetchone()
@@ -66,7 +75,7 @@ def open_run(db: Connection, run_id: str, settings: str, *, holder: str, lease_s
         db.execute(_NEW_RUN, {**row, "held_since": now, "created_at": now, "ended_at": None})
         return
     run = run_of(found)
-    if run["holder"] not in (None, holder) and run["lease_until"] >= now:
+    if run["holder"] not in (None, holder) and run["lease_until"] >= now and not gone(run["holder"]):
         raise RunInUse(_held_by_another(run, now))
     since = run["held_since"] if run["holder"] == holder else now
     db.execute(_TAKE, {**row, "held_since": since})

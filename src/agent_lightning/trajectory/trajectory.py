@@ -125,9 +125,9 @@ def _own_rewards(
         total = 0.0
         for part in parts:
             weighted = weights.get(part.name, 1.0) * part.value
-            if part.target == "step" and part.target_id == call.id:
-                total += weighted
-            elif part.target == "component" and last_of.get(part.target_id) == call.id:
+            if (part.target == "step" and part.target_id == call.id) or (
+                part.target == "component" and last_of.get(part.target_id) == call.id
+            ):
                 total += weighted
         return total
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lived import lived
 
 from agent_lightning.credit import CreditConfig, assign, group_advantages, weights
 from agent_lightning.credit.figures import assignment_variance
 from agent_lightning.errors import SettingError
 from agent_lightning.records import Outcome
+from lived import lived
 
 
 def test_linear_decay_falls_to_its_floor_and_decays_beyond_the_window():

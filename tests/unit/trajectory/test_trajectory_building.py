@@ -8,10 +8,10 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lived import call, rollout
 
 from agent_lightning.records import Call, CallStatus, Reward
 from agent_lightning.trajectory import branches, build, samples, write_jsonl
+from lived import call, rollout
 
 
 def reward(name="reward", value=1.0, target="rollout", target_id="", id="r"):
@@ -140,7 +140,11 @@ def test_a_branch_spells_exactly_what_the_model_saw(calls):
     by_id = {c.id: c for c in calls}
 
     def seen(c):
-        head = [] if c.parent_call_id is None else seen(by_id[c.parent_call_id]) + by_id[c.parent_call_id].sampled_ids.tolist()
+        head = (
+            []
+            if c.parent_call_id is None
+            else seen(by_id[c.parent_call_id]) + by_id[c.parent_call_id].sampled_ids.tolist()
+        )
         return head + c.suffix_ids.tolist()
 
     for branch in branches(build(rollout("x"), calls, [reward()], policy="default")):
