@@ -19,14 +19,14 @@ from langgraph.graph.state import CompiledStateGraph
 MAX_TURNS = 3
 INSTRUCTIONS = "First write calc: and one expression. When you are told the result, write answer: and the number."
 EXAMPLES: list[AnyMessage] = [
-    HumanMessage("Ann has 14 pens and buys 23 more. How many pens has she now?"),
-    AIMessage("calc: 14+23"),
-    HumanMessage("result: 37"),
-    AIMessage("answer: 37"),
-    HumanMessage("A box holds 6 eggs. How many eggs are in 9 boxes?"),
-    AIMessage("calc: 6*9"),
-    HumanMessage("result: 54"),
-    AIMessage("answer: 54"),
+    HumanMessage("Ann has 40 pens and gives away 14. How many pens are left?"),
+    AIMessage("calc: 40-14"),
+    HumanMessage("result: 26"),
+    AIMessage("answer: 26"),
+    HumanMessage("There are 9 boxes with 6 eggs each and 4 more eggs. How many eggs are there?"),
+    AIMessage("calc: 9*6+4"),
+    HumanMessage("result: 58"),
+    AIMessage("answer: 58"),
 ]
 
 _OPERATORS: dict[type[ast.operator], Any] = {

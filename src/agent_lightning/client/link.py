@@ -43,6 +43,7 @@ class Link:
         self._prefix = parts.path.rstrip("/")
         self._lock = threading.Lock()
         self._idle: list[HTTPConnection] = []
+        self._closed = False
         self._pid = os.getpid()
 
     def claim(self, *, worker: str, run_id: str | None = None, wait_seconds: float = 0.0) -> dict[str, Any] | None:
@@ -101,8 +102,9 @@ class Link:
         return self._understand(path, status, raw)
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the connections that nobody uses; those in use are closed when they come back."""
         with self._lock:
+            self._closed = True
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
@@ -153,7 +155,7 @@ class Link:
 
     def _give_back(self, connection: HTTPConnection) -> None:
         with self._lock:
-            if len(self._idle) < IDLE and connection.sock is not None:
+            if not self._closed and len(self._idle) < IDLE and connection.sock is not None:
                 self._idle.append(connection)
                 return
         connection.close()
