@@ -62,8 +62,8 @@ def _value(node: ast.expr) -> float:
 
 
 def calculation(text: str) -> str | None:
-    """The expression of a `calc:` line, if there is one."""
-    found = re.search(r"calc:([^\n]*)", text)
+    """The expression of a `calc:` line, if there is one; models like to write `= ...` behind it."""
+    found = re.search(r"calc:([^\n=]*)", text)
     return found.group(1).strip() if found else None
 
 

@@ -1,6 +1,6 @@
 """Word problems for the calculator agent: `python -m examples.calculator.tasks OUT` writes train, val and test files.
 
-Six kinds of problem are trained; a seventh (`add_sub`) appears in the test file alone. Validation and test use
+Six kinds of problem are trained, six phrasings each; a seventh (`add_sub`) appears in the test file alone. Validation and test use
 phrasings that training never shows, and each split has phrasings of its own.
 """
 
@@ -22,6 +22,9 @@ PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
             "{n} has {a} {t} and gets {b} more. How many {t} does {n} have?",
             "There are {a} {t} on one shelf and {b} on another. How many {t} are there in all?",
             "{n} finds {a} {t} today and {b} tomorrow. How many {t} is that together?",
+            "{n} reads {a} pages on Monday and {b} on Tuesday. How many pages are that?",
+            "A box has {a} red {t} and {b} blue ones. How many {t} are in the box?",
+            "{n} earned {a} points, then {b} points. How many points in total?",
         ),
         "val": ("{n} put {a} {t} in a bag that already held {b}. How many {t} are in the bag?",),
         "test": ("A shop sold {a} {t} in May and {b} in June. What is the total number of {t} sold?",),
@@ -31,6 +34,9 @@ PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
             "{n} has {a} {t} and gives away {b}. How many {t} are left?",
             "Of {a} {t}, {b} are broken. How many {t} are whole?",
             "{n} had {a} {t} and lost {b}. How many {t} remain?",
+            "{n} has {a} {t} and sells {b} of them. How many {t} does {n} keep?",
+            "There were {a} {t} on the table and {b} were taken away. How many are still there?",
+            "{n} wants {a} {t} but owns only {b}. How many more {t} does {n} want?",
         ),
         "val": ("A jar held {a} {t}. {n} took out {b}. How many {t} stay in the jar?",),
         "test": ("{n} needs {a} {t} and has {b}. How many {t} are missing?",),
@@ -40,6 +46,9 @@ PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
             "Each bag holds {b} {t}. How many {t} are in {a} bags?",
             "{n} buys {a} boxes with {b} {t} each. How many {t} is that?",
             "There are {a} rows of {b} {t}. How many {t} are there?",
+            "A box holds {b} {t}. How many {t} do {a} boxes hold?",
+            "{n} reads {b} pages a day. How many pages does {n} read in {a} days?",
+            "{a} friends have {b} {t} each. How many {t} do they have together?",
         ),
         "val": ("{a} children bring {b} {t} each. How many {t} do they bring?",),
         "test": ("{n} collects {b} {t} every day for {a} days. How many {t} does {n} collect?",),
@@ -49,6 +58,9 @@ PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
             "{n} shares {a} {t} among {b} friends. How many {t} does each friend get?",
             "{a} {t} are packed in {b} equal boxes. How many {t} are in a box?",
             "{a} {t} are split evenly into {b} piles. How many {t} are in each pile?",
+            "{n} puts {a} {t} into {b} bags, the same number in each. How many {t} are in a bag?",
+            "{b} children get {a} {t} in equal shares. How many {t} are there for each child?",
+            "{n} reads {a} pages in {b} days, the same number each day. How many pages a day is that?",
         ),
         "val": ("{n} lays {a} {t} in {b} equal rows. How many {t} are in one row?",),
         "test": ("{b} teams get {a} {t} in equal parts. How many {t} are there for one team?",),
@@ -58,6 +70,9 @@ PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
             "{n} has {a} bags of {b} {t} and {c} more {t}. How many {t} are there in all?",
             "There are {a} boxes with {b} {t} each and {c} loose {t}. How many {t} are there?",
             "{n} buys {a} packs of {b} {t} and then {c} single {t}. How many {t} is that?",
+            "{n} reads {b} pages a day for {a} days and {c} pages on Sunday. How many pages are that?",
+            "{a} friends bring {b} {t} each and {n} brings {c}. How many {t} do they bring?",
+            "There are {a} rows of {b} {t} and {c} {t} beside them. How many {t} are there in all?",
         ),
         "val": ("{a} shelves hold {b} {t} each, and {c} {t} lie on the floor. How many {t} are there?",),
         "test": ("{n} earns {b} {t} a day for {a} days and a bonus of {c} {t}. How many {t} does {n} earn?",),
@@ -67,6 +82,9 @@ PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
             "{n} has {a} bags of {b} {t} and gives away {c}. How many {t} are left?",
             "There are {a} boxes with {b} {t} each, but {c} {t} are broken. How many {t} are whole?",
             "{n} buys {a} packs of {b} {t} and loses {c}. How many {t} remain?",
+            "{n} wins {b} {t} a day for {a} days, then loses {c}. How many {t} does {n} have?",
+            "{a} friends bring {b} {t} each and eat {c}. How many {t} are left?",
+            "There are {a} rows of {b} {t}. {n} takes away {c}. How many {t} remain?",
         ),
         "val": ("{a} shelves hold {b} {t} each. {n} sells {c} of the {t}. How many {t} stay?",),
         "test": ("{n} makes {b} {t} a day for {a} days, then uses {c}. How many {t} does {n} still have?",),
@@ -111,9 +129,7 @@ def numbers(kind: str, chance: random.Random) -> tuple[int, int, int, int]:
 
 def problem(kind: str, split: str, chance: random.Random) -> dict[str, Any]:
     a, b, c, result = numbers(kind, chance)
-    text = chance.choice(PHRASINGS[kind][split]).format(
-        a=a, b=b, c=c, n=chance.choice(NAMES), t=chance.choice(THINGS)
-    )
+    text = chance.choice(PHRASINGS[kind][split]).format(a=a, b=b, c=c, n=chance.choice(NAMES), t=chance.choice(THINGS))
     return {"input": {"question": text}, "meta": {"answer": result, "kind": kind, "unseen_kind": kind == "add_sub"}}
 
 

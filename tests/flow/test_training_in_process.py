@@ -6,11 +6,11 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from examples.lookup.agent import TASKS, answer, reward
 
 from agent_lightning import Trainer
 from agent_lightning.errors import RunInUse, TrainingStopped
 from agent_lightning.models.folder import check_manifest
+from examples.lookup.agent import TASKS, answer, reward
 from small_runs import SETTINGS
 
 

@@ -34,5 +34,5 @@ def as_json(value: Any, depth: int = 0) -> Any:
 def _text(value: Any) -> str:
     try:
         return as_json(json.dumps(value, default=str))
-    except (TypeError, ValueError):
-        return f"<{type(value).__qualname__}>"
+    except Exception:  # the object's own __str__ may raise anything
+        return f"<{type(value).__qualname__} that cannot be shown>"

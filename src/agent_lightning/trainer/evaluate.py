@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from agent_lightning.records import Mode, Outcome, Rollout, Task, Trajectory
+from agent_lightning.records import RETRIED, Mode, Outcome, Rollout, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,10 @@ def rollouts_of(
 def evaluation(
     trajectories: Sequence[Trajectory], *, split: str, step: int, version: int, success_reward: float
 ) -> Evaluation:
-    """Score finished rollouts. Failures count against the policy here: the user of an agent would see them."""
+    """Score finished rollouts. The agent's failures count against the policy: its user would see them. What the
+    infrastructure lost says nothing of the policy and is left out."""
+    lost = [item for item in trajectories if item.rollout.outcome is None or item.rollout.outcome in RETRIED]
+    trajectories = [item for item in trajectories if item not in lost]
     known = {item.rollout.task.id: item.reward for item in trajectories if _counts(item) and item.reward is not None}
     lowest = min([0.0, *known.values()])
     rewards = {item.rollout.task.id: known.get(item.rollout.task.id, lowest) for item in trajectories}
@@ -74,9 +77,9 @@ def evaluation(
     unseen = [task for task in tasks if task.meta.get("unseen_kind")]
     kinds = sorted({str(task.meta["kind"]) for task in tasks if "kind" in task.meta})
     failed: dict[str, int] = {}
-    for item in trajectories:
+    for item in [*trajectories, *lost]:
         if item.rollout.task.id not in known:
-            reason = str(item.rollout.outcome or Outcome.NO_REWARD)
+            reason = str(item.rollout.outcome or item.rollout.status)
             failed[reason] = failed.get(reason, 0) + 1
     return Evaluation(
         split=split,

@@ -91,6 +91,11 @@ class RunFolder:
             raise CheckpointError(f"no checkpoint of {self.path} is whole: {'; '.join(damaged)}")
         return None
 
+    def sweep(self) -> None:
+        """Remove the drafts of checkpoints that a killed process left behind. Only for the holder of the run."""
+        for draft in self.checkpoints.glob(".*.draft"):
+            shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
+
     def prune(self, keep: int) -> None:
         """Remove all but the newest `keep` checkpoints, the best and the latest."""
         pointed = {self.pointed("best"), self.pointed("latest")}
@@ -107,10 +112,14 @@ def trainer_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write whole or not at all."""
+    """Write whole or not at all. Raises CheckpointError where the disk refuses."""
     draft = path.with_name(f".{path.name}.draft")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise CheckpointError(f"{path} could not be written: {error}; free space and resume the run") from error

@@ -45,8 +45,11 @@ class Journal:
                 return
             self._rows[kind, step] = body
         await self._store.add_event(self._run_id, kind, step, body)
-        with self._folder.metrics.open("a", encoding="utf-8") as file:
-            file.write(_line(kind, step, body, time.time()))
+        try:
+            with self._folder.metrics.open("a", encoding="utf-8") as file:
+                file.write(_line(kind, step, body, time.time()))
+        except OSError as error:  # the store has the row; the lines are made again when the run is opened
+            self.notice("alert", {"text": f"{self._folder.metrics} could not be written: {error}"})
         for listener in self._listeners:
             listener(kind, step, body)
 

@@ -12,23 +12,27 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from agent_lightning.records import Batch, PolicyVersion, Rollout, Task, UpdateReport
+from agent_lightning.credit import CreditReport
+from agent_lightning.errors import EngineBusy
+from agent_lightning.records import Batch, PolicyVersion, Rollout, Task, Trajectory
 from agent_lightning.replica.replica import ReplicaLost, Replicas
 from agent_lightning.runner.queue import RunnerQueue
 from agent_lightning.store.store import BatchRecord, Store
 from agent_lightning.trainer import guard, reading
 from agent_lightning.trainer.config import TrainConfig
 from agent_lightning.trainer.evaluate import Evaluation, evaluation, rollouts_of
-from agent_lightning.trainer.folder import RunFolder
+from agent_lightning.trainer.folder import RunFolder, trainer_state
 from agent_lightning.trainer.journal import Journal
 from agent_lightning.trainer.progress import Position
 from agent_lightning.trainer.replay import decode, encode
 from agent_lightning.trainer.saving import save
 from agent_lightning.trainer.tasks import drawn
 
-REPEATS = 3  # of one update whose replicas were lost
+REPEATS = 3  # of work whose replicas were lost
+
+T = TypeVar("T")
 
 Changing = Callable[[str], AbstractAsyncContextManager[None]]
 
@@ -55,42 +59,45 @@ class Loop:
     journal: Journal
     changing: Changing = field(default=lambda why: nullcontext())  # holds calls while full weights are replaced
     measured: Callable[[], Awaitable[None]] | None = None  # after each validation
+    live_figures: Callable[[], Mapping[str, float]] = field(default=dict)  # of the gateway, now
     monotonic: Callable[[], float] = time.monotonic
 
     async def run(self) -> Position:
         position = await self.recover()
-        watch = guard.RewardWatch(top=self.config.loop.success_reward)
-        if position.step % self.config.loop.eval_every == 0:
+        watch = guard.watched(self.journal.rows("step"), top=self.config.loop.success_reward)
+        if self.validates(position, watch):
             position = await self.validate(position)
-        solved = False
-        while not solved and not position.over(self.config.loop):
-            position, solved = await self.step(position, watch)
-            if position.step % self.config.loop.eval_every == 0 or solved or position.over(self.config.loop):
+        while not watch.solved and not position.over(self.config.loop):
+            position = await self.step(position, watch)
+            if self.validates(position, watch):
                 position = await self.validate(position)
         return position
 
-    async def step(self, position: Position, watch: guard.RewardWatch) -> tuple[Position, bool]:
-        """One turn of the circle: the next position, and whether the task is solved."""
+    def validates(self, position: Position, watch: guard.RewardWatch) -> bool:
+        """Whether this is a step after which the held-out tasks are measured: every few, and the last."""
+        return position.step % self.config.loop.eval_every == 0 or watch.solved or position.over(self.config.loop)
+
+    async def step(self, position: Position, watch: guard.RewardWatch) -> Position:
+        """One turn of the circle."""
         began = self.monotonic()
         rollouts = await self.collect(position)
         trajectories = await self.read(rollouts)
         report = reading.credit(trajectories, self.config.credit)
         await self.store.freeze(rollout.id for rollout in rollouts)
         alerts = guard.check_rollouts(rollouts, report, first=position.step == 0)
-        solved = watch.see([item.reward for item in report.credited if item.reward is not None])
         batch = reading.batch(
             report,
             policy=self.config.replica.policy,
             max_tokens=self.config.learner.max_sample_tokens,
-            figures={"rollout.seconds": self.monotonic() - began, **_dropped(report.dropped)},
+            figures={"rollout.seconds": self.monotonic() - began, **_counted(trajectories, report, position)},
         )
         record = await self.commit(position, batch, rollouts)
-        position, update = await self.update(position, record, batch, began)
-        for alert in (*alerts, *watch.alerts, *guard.check_figures(update.figures)):
+        position, done = await self.update(position, record, batch, began)
+        alerts += [*watch.see(done["figures"]), *guard.check_figures(done["figures"])]
+        for alert in alerts:
             await self.journal.write("alert", position.step, {"text": alert})
-        watch.alerts.clear()
-        watch.updated(update.applied, update.reason)
-        return position, solved
+        watch.updated(applied=done["applied"], reason=done["reason"])
+        return position
 
     async def collect(self, position: Position) -> list[Rollout]:
         """The agents act on this step's tasks: `group_size` siblings each."""
@@ -116,7 +123,7 @@ class Loop:
             ]
         return await self.runner.run(rollouts, progress=self._progress("rollouts", position.step))
 
-    async def read(self, rollouts: Sequence[Rollout]) -> list[Any]:
+    async def read(self, rollouts: Sequence[Rollout]) -> list[Trajectory]:
         loop = self.config.loop
         return await reading.read(
             self.store,
@@ -146,36 +153,53 @@ class Loop:
 
     async def update(
         self, position: Position, record: BatchRecord, batch: Batch, began: float
-    ) -> tuple[Position, UpdateReport]:
-        """New weights, saved, then served. Figures of the step go to the journal."""
+    ) -> tuple[Position, Mapping[str, Any]]:
+        """New weights, saved, told, served; the next position and what the journal says of the step."""
         self.journal.notice("update", {"samples": len(batch.samples)})
-        report = await self._updated(record, batch)
-        position = position.after(
-            report, trajectories=int(record.state["trajectories"]), seconds=self.monotonic() - began
-        )
-        checkpoint = await save(self.replicas, self.folder, position)
-        await self.store.mark_applied(self.run_id, record.policy, record.version, report.figures)
-        if report.applied:
+
+        async def made() -> tuple[Position, Mapping[str, Any]]:
+            report = await self.replicas.update(batch, rate=record.rate, version=record.version)
+            seconds = self.monotonic() - began
+            reached = position.after(report, trajectories=int(record.state["trajectories"]), seconds=seconds)
+            done = {
+                "applied": report.applied,
+                "reason": report.reason,
+                "version": report.version,
+                "seconds": seconds,
+                "figures": {
+                    **batch.figures,
+                    **report.figures,
+                    "learner.rate": record.rate,
+                    **await self._measured_now(),
+                },
+            }
+            await save(self.replicas, self.folder, reached, done)
+            return reached, done
+
+        position, done = await self._despite_losses(made)
+        await self.tell(position, done)
+        await self._despite_losses(self.serve)
+        self.folder.prune(self.config.loop.keep_checkpoints)
+        return position, done
+
+    async def tell(self, position: Position, done: Mapping[str, Any]) -> None:
+        """Write down a step whose checkpoint is whole. Saying it twice is harmless."""
+        policy, version, figures = self.config.replica.policy, done["version"], done["figures"]
+        if done["applied"]:
+            await self.store.mark_applied(self.run_id, policy, version, figures)
             await self.store.add_version(
                 PolicyVersion(
                     run_id=self.run_id,
-                    policy=record.policy,
-                    version=report.version,
-                    parent=report.version - 1,
-                    checkpoint=checkpoint.name,
-                    metrics=dict(report.figures),
+                    policy=policy,
+                    version=version,
+                    parent=version - 1,
+                    checkpoint=self.folder.checkpoint(position.step).name,
+                    metrics=dict(figures),
                     created_at=time.time(),
                 )
             )
-        await self.serve()
-        self.folder.prune(self.config.loop.keep_checkpoints)
-        figures = {**batch.figures, **report.figures, "learner.rate": record.rate, **await self._engine_figures()}
-        if not report.applied:
-            figures["learner.skipped"] = 1.0
-            await self.journal.write("alert", position.step, {"text": f"the update was skipped: {report.reason}"})
-        body = {"version": report.version, "seconds": self.monotonic() - began, "figures": figures}
+        body = {"version": version, "seconds": done["seconds"], "figures": figures}
         await self.journal.write("step", position.step, body)
-        return position, report
 
     async def serve(self) -> None:
         """Agents speak with the new weights from now on. Full weights are replaced in place: calls are held."""
@@ -227,36 +251,54 @@ class Loop:
     async def recover(self) -> Position:
         """Where the run stands: the newest whole checkpoint, then every committed batch that came after it."""
         start = Position(schedule=self.config.schedule)
+        self.folder.sweep()
         checkpoint = self.folder.newest_whole()
         if checkpoint is None:
             await save(self.replicas, self.folder, start)
             self.folder.point("best", self.folder.checkpoint(0))
             return start
-        await self.replicas.restore(checkpoint)
-        position = start.restored(checkpoint)
         self.folder.point("latest", checkpoint)
+        await self._despite_losses(lambda: self.replicas.restore(checkpoint))
+        position = start.restored(checkpoint)
+        done = trainer_state(checkpoint)["done"]
+        if done is not None:
+            await self.tell(position, done)
         policy = self.config.replica.policy
         for record in await self.store.batches(self.run_id, policy, after_version=position.version):
             if record.step == position.step:
                 position, _ = await self.update(position, record, decode(record.payload), self.monotonic())
         return position
 
-    async def _updated(self, record: BatchRecord, batch: Batch) -> UpdateReport:
-        """The update, repeated from the last checkpoint if replicas are lost meanwhile."""
-        for repeat in range(REPEATS):
+    async def _despite_losses(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do `work`; if replicas are lost meanwhile, do it again from the latest checkpoint."""
+        for left in range(REPEATS, 0, -1):
             try:
-                return await self.replicas.update(batch, rate=record.rate, version=record.version)
+                return await work()
             except ReplicaLost as error:
-                await self.journal.write("alert", record.step, {"text": f"a replica was lost: {error}"})
-                latest = self.folder.pointed("latest")
-                if repeat == REPEATS - 1 or latest is None:
+                await self.journal.write("alert", 0, {"text": f"a replica was lost, its work is repeated: {error}"})
+                if left == 1:
                     raise
-                await self.replicas.restore(latest)
+                await self._restored()
         raise AssertionError("unreachable")
 
-    async def _engine_figures(self) -> dict[str, float]:
-        load = await self.replicas.load()
-        return {"engine.tokens_per_second": load.tokens_per_second}
+    async def _restored(self) -> None:
+        latest = self.folder.pointed("latest")
+        assert latest is not None, "a run has a checkpoint before its first update"
+        for left in range(REPEATS, 0, -1):
+            try:
+                await self.replicas.restore(latest)
+                return
+            except ReplicaLost:
+                if left == 1:
+                    raise
+
+    async def _measured_now(self) -> dict[str, float]:
+        """Figures of engine and gateway; a busy engine is no reason to fail."""
+        try:
+            speed = {"engine.tokens_per_second": (await self.replicas.load()).tokens_per_second}
+        except EngineBusy:
+            speed = {}
+        return {**speed, **self.live_figures()}
 
     def _progress(self, stage: str, step: int) -> Callable[[int, int], None]:
         return lambda done, total: self.journal.notice(
@@ -264,5 +306,11 @@ class Loop:
         )
 
 
-def _dropped(reasons: Mapping[str, int]) -> dict[str, float]:
-    return {f"rollout.dropped.{reason}": float(count) for reason, count in reasons.items()}
+def _counted(trajectories: Sequence[Trajectory], report: CreditReport, position: Position) -> dict[str, float]:
+    """What was left out, and how old the weights were that wrote the steps."""
+    ages = [position.version - step.version_to for item in trajectories for step in item.steps]
+    return {
+        **{f"rollout.dropped.{reason}": float(count) for reason, count in report.dropped.items()},
+        "trajectory.cut_steps": float(sum(item.cut for item in trajectories)),
+        "policy.staleness": sum(ages) / len(ages) if ages else 0.0,
+    }

@@ -51,5 +51,5 @@ class Position:
 
     def restored(self, checkpoint: Path) -> Position:
         """This position as the checkpoint remembers it. Raises CheckpointError."""
-        state = trainer_state(checkpoint)
+        state = trainer_state(checkpoint)["position"]
         return replace(self, **{**state, "schedule": self.schedule.restored(state["schedule"])})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from examples.lookup.agent import answer
-
 from showing_cases import graded
 
 agent, varied = answer, graded

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples.lookup.agent import answer
 
 from agent_lightning.errors import TrainingStopped
 from agent_lightning.store.view import StoreView
@@ -20,6 +19,7 @@ from agent_lightning.trainer.examples import chosen_tasks
 from agent_lightning.trainer.folder import RunFolder
 from agent_lightning.trainer.overview import overview
 from agent_lightning.trainer.wording import Wording
+from examples.lookup.agent import answer
 from showing_cases import HOSTILE, TRAINED, graded, hand_made, trained_run
 
 

@@ -1,0 +1,93 @@
+"""Settings: flat names outside, refused when wrong, one owner or several inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent_lightning.errors import SettingError
+from agent_lightning.trainer.config import TrainConfig
+
+ENOUGH = {"total_steps": 10, "warmup_trajectories": 0, "warmup_steps": 2}
+
+
+def read(**given) -> TrainConfig:
+    return TrainConfig.read({**ENOUGH, **given}, env={})
+
+
+def test_defaults_are_those_of_the_design():
+    config = read()
+    assert (config.credit.credit_assignment, config.credit.credit_decay, config.credit.credit_floor) == (
+        "linear_decay",
+        0.3,
+        0.1,
+    )
+    assert config.credit.reward_normalizer == 0.8
+    assert (config.loop.group_size, config.loop.tasks_per_step, config.loop.eval_every) == (8, 8, 10)
+    assert (config.learner.lora_rank, config.learner.lora_alpha, config.learner.clip_epsilon) == (16, 32.0, 0.2)
+    assert (config.runner.rollout_deadline, config.runner.max_attempts, config.runner.lease_seconds) == (600, 3, 60)
+
+
+def test_an_unknown_setting_names_the_nearest_one():
+    with pytest.raises(SettingError, match="'learning_rat' is no setting: did you mean learning_rate"):
+        read(learning_rat=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("group_size", 1),
+        ("total_steps", 0),
+        ("credit_decay", 1.5),
+        ("learning_rate", -1.0),
+        ("train_temperature", 0.0),
+        ("dtype", "float16"),
+        ("lora_rank", -1),
+        ("port", 70_000),
+        ("credit_assignment", "magic"),
+        ("algorithm", "ppo2"),
+        ("replicas", -1),
+        ("time_limit", 0),
+        ("group_size", "many"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_name(name, value):
+    with pytest.raises(SettingError, match=name):
+        read(**{name: value})
+
+
+def test_what_has_no_default_must_be_set():
+    with pytest.raises(SettingError, match="total_steps must be set"):
+        TrainConfig.read({}, env={})
+
+
+def test_argument_beats_environment_beats_file(tmp_path: Path):
+    file = tmp_path / "lightning.toml"
+    file.write_text("total_steps = 10\nwarmup_trajectories = 0\nwarmup_steps = 2\ngroup_size = 4\nseed = 1\n")
+    env = {"AGENT_LIGHTNING_GROUP_SIZE": "6", "AGENT_LIGHTNING_SEED": "2", "OTHER": "x"}
+    config = TrainConfig.read({"seed": 3}, file=file, env=env)
+    assert config.loop.group_size == 6
+    assert config.loop.seed == config.learner.seed == config.gateway.run_seed == 3
+
+
+def test_a_broken_file_is_named(tmp_path: Path):
+    file = tmp_path / "lightning.toml"
+    file.write_text("total_steps = = 3")
+    with pytest.raises(SettingError, match=r"lightning\.toml is not TOML"):
+        TrainConfig.read(file=file, env={})
+
+
+def test_a_run_that_ends_inside_warm_up_is_refused():
+    with pytest.raises(SettingError, match="ends inside warm-up"):
+        TrainConfig.read({"total_steps": 100}, env={})
+
+
+def test_a_host_that_others_reach_needs_keys():
+    with pytest.raises(SettingError, match="worker_key"):
+        read(host="0.0.0.0")
+    assert read(host="0.0.0.0", worker_key="w", admin_key="a").server.worker_key == "w"
+
+
+def test_component_has_an_alias_and_may_be_one_name():
+    assert read(component_of_interest="solver").loop.component == ("solver",)
