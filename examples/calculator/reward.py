@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from examples.calculator.agent import answer
+from examples.calculator.agent import answer, calculation
+
+VALID, RIGHT_NUMBERS, RIGHT_RESULT, SOLVED = 0.1, 0.2, 0.5, 1.0
 
 
 def reward(task: Any, result: dict[str, Any], rollout: Any) -> float:
-    """1 for the right answer that the calculator has computed; small credit for steps on the way.
+    """1 for the right answer that the calculator has computed, less for what was right on the way.
 
-    An answer that did not come out of the calculator earns nothing more than the call did: guessing must not pay.
+    A number that did not come out of the calculator earns nothing: guessing must not pay.
     """
     messages = result["messages"]
+    calls = [text for text in map(_said, messages) if text and calculation(text) is not None]
     told = [str(message.content) for message in messages[1:] if message.type == "human"]  # by the calculator
-    valid = [text.removeprefix("result: ") for text in told if text != "result: error"]
-    if not valid:
+    if not told or told[-1] == "result: error":
         return 0.0
-    computed = _same(valid[-1], task.meta["answer"])
-    final = answer(str(messages[-1].content)) if messages[-1].type == "ai" else None
-    if computed and final is not None and _same(final, task.meta["answer"]):
-        return 1.0
-    return 0.4 if computed else 0.1
+    if _same(told[-1].removeprefix("result: "), task.meta["answer"]):
+        final = answer(_said(messages[-1]))
+        return SOLVED if final is not None and _same(final, task.meta["answer"]) else RIGHT_RESULT
+    asked = sorted(re.findall(r"\d+", task.input["question"]))
+    used = sorted(re.findall(r"\d+", calculation(calls[len(told) - 1]) or ""))
+    return RIGHT_NUMBERS if used == asked else VALID
+
+
+def _said(message: Any) -> str:
+    return str(message.content) if message.type == "ai" else ""
 
 
 def _same(text: str, number: float) -> bool:
