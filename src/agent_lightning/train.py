@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import Any, TypeVar
 from agent_lightning.client.config import read_config
 from agent_lightning.errors import LightningError, SettingError, TrainingStopped
 from agent_lightning.gateway.gateway import Gateway
+from agent_lightning.gateway.sampling import GatewayConfig
 from agent_lightning.models.chat_template import load_template
 from agent_lightning.models.models import read_card
 from agent_lightning.models.source import resolve
@@ -39,13 +38,13 @@ from agent_lightning.store.sqlite import SqliteStore
 from agent_lightning.trainer import report
 from agent_lightning.trainer.config import TrainConfig
 from agent_lightning.trainer.folder import RunFolder
+from agent_lightning.trainer.holding import background, held
 from agent_lightning.trainer.journal import Journal, Listener
 from agent_lightning.trainer.loop import Loop, Splits
 from agent_lightning.trainer.progress import Position
 from agent_lightning.trainer.tasks import as_tasks, check_disjoint
 
 CONTEXT = 4096  # tokens, where the model allows more and nothing else is set
-RUN_LEASE = 30.0  # seconds; a trainer that was killed frees its run after that
 DRAIN_SECONDS = 60.0  # that calls in flight get before full weights are replaced
 
 T = TypeVar("T")
@@ -100,9 +99,11 @@ class Trainer:
         return _alone(self._fit(splits))
 
     async def _fit(self, splits: Splits) -> TrainResult:
-        async with opened(self.config, self.folder, listeners=self.listeners) as session:
-            with session.agents(self.agent, self.reward):
-                return await session.train(splits)
+        async with (
+            opened(self.config, self.folder, listeners=self.listeners) as session,
+            session.agents(self.agent, self.reward),
+        ):
+            return await session.train(splits)
 
 
 def splits_of(train: Iterable[Any], val: Iterable[Any] = (), test: Iterable[Any] = ()) -> Splits:
@@ -127,9 +128,12 @@ class Session:
     journal: Journal
     endpoint: str
 
-    @contextlib.contextmanager
-    def agents(self, agent: Any, reward: RewardFunction | None) -> Iterator[Worker | None]:
-        """Run this agent on queued rollouts, in this process, while the block runs."""
+    @contextlib.asynccontextmanager
+    async def agents(self, agent: Any, reward: RewardFunction | None) -> AsyncIterator[Worker | None]:
+        """Run this agent on queued rollouts, in this process, while the block runs.
+
+        Raises TrainingStopped when the worker gives up: nobody else would run the rollouts.
+        """
         if agent is None or self.config.runner.workers == 0:
             yield None
             return
@@ -151,10 +155,19 @@ class Session:
         )
         worker.start()
         try:
-            yield worker
+            async with background(self._until_given_up(worker), "agents' worker"):
+                yield worker
         finally:
             self.state.over.set()
-            worker.stop(timeout=2.0)
+            await asyncio.to_thread(worker.stop, 2.0)  # its last messages are answered by this thread's loop
+
+    async def _until_given_up(self, worker: Worker) -> None:
+        while True:
+            await asyncio.sleep(0.2)
+            if worker.error is not None:
+                reason = f"the worker that runs the agent gave up: {worker.error}"
+                await self.journal.write("alert", len(self.journal.rows("step")), {"text": f"stopped: {reason}"})
+                raise TrainingStopped(reason) from worker.error
 
     async def train(self, splits: Splits) -> TrainResult:
         """Measure, train, restore the best checkpoint, measure again; a report in the end, however it ends."""
@@ -220,8 +233,10 @@ async def opened(
 
     Raises RunInUse for a run or a port that another process holds, and what the parts raise.
     """
+    config.server.check_keys()
     model = resolve(config.replica.model)
     context = _context(config, model)
+    speaking = replace(config.gateway, context_length=context)
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(contextlib.closing(bind(config.server.host, _port(config, port))))
         folder.path.mkdir(parents=True, exist_ok=True)
@@ -229,10 +244,9 @@ async def opened(
             folder.store, durability=config.server.durability, live_reward_seconds=config.server.reward_deadline
         )
         stack.push_async_callback(store.close)
-        await stack.enter_async_context(_held(store, folder, config))
+        await stack.enter_async_context(held(store, folder.name, config.record()))
         await store.break_running("the server was restarted while the call ran")
-        if not (folder.path / "run.json").exists():
-            folder.create(dict(config.given))
+        folder.create(config.record(), secrets=config.secrets)
         journal = Journal(store, folder.name, folder, listeners)
         await journal.open()
         replicas = make_replicas(
@@ -240,18 +254,21 @@ async def opened(
             says=lambda text: journal.notice("starting", {"text": text}),
         )
         stack.push_async_callback(replicas.close)
+        # before the replicas start, which takes long: what it refuses is known at once
+        gateway = await _gateway(config.server.chat_template, speaking, store, replicas, model, folder.name)
         await replicas.start()
-        gateway = _gateway(config, store, replicas, model, context)
+        await _say_how(journal, store, folder.name, gateway)
         state = ServerState(
             store=store,
             gateway=gateway,
             run_id=folder.name,
-            keys=Keys(worker=config.server.worker_key, admin=config.server.admin_key),
+            keys=Keys(worker=config.server.worker_key, admin=config.server.admin_key, read=config.server.read_key),
+            client=_for_agents(config),
             lease_seconds=config.runner.lease_seconds,
             rollout_deadline=config.runner.rollout_deadline,
         )
         runner = RunnerQueue(store, config.runner, notice=lambda text: journal.notice("alert", {"text": text}))
-        await stack.enter_async_context(_background(runner.watch_leases(), "lease watch"))
+        await stack.enter_async_context(background(runner.watch_leases(), "lease watch"))
         endpoint = await stack.enter_async_context(serving(make_app(state), listener))
         stack.callback(state.over.set)
         journal.notice("serving", {"endpoint": endpoint, "model": str(model)})
@@ -268,18 +285,40 @@ async def opened(
         )
 
 
-def _gateway(config: TrainConfig, store: SqliteStore, replicas: Replicas, model: Path, context: int) -> Gateway:
+async def _gateway(
+    chat_template: str | None, config: GatewayConfig, store: SqliteStore, replicas: Replicas, model: Path, run_id: str
+) -> Gateway:
+    """The date that a template may read is the day on which the run was made, whenever it is taken up again."""
+    made = next(run["created_at"] for run in await store.runs() if run["id"] == run_id)
     tokenizer = ChatTokenizer.load(model)
-    template = load_template(tokenizer, datetime.now(UTC), _template_text(config.server.chat_template))
     return Gateway(
         store,
         replicas,
         tokenizer,
-        template,
-        replace(config.gateway, context_length=context),
+        load_template(tokenizer, datetime.fromtimestamp(made, UTC), chat_template),
+        config,
         clock=time.time,
         new_id=lambda: f"call-{uuid.uuid4().hex}",
     )
+
+
+def _for_agents(config: TrainConfig) -> Mapping[str, Any]:
+    """What a claim tells its worker."""
+    told = config.server.client()
+    return {
+        "component": list(config.loop.component),
+        "max_step_timeout": told.max_step_timeout,
+        "retry_strategy": told.retry_strategy,
+    }
+
+
+async def _say_how(journal: Journal, store: SqliteStore, run_id: str, gateway: Gateway) -> None:
+    """Note once a run that conversations are not continued by ids, and why."""
+    if gateway.templates.reason is None:
+        return
+    text = f"each call is a branch of its own (history is rendered anew): {gateway.templates.reason}"
+    if all(event["body"].get("text") != text for event in await store.events(run_id, "note")):
+        await journal.write("note", len(journal.rows("step")), {"text": text})
 
 
 def _context(config: TrainConfig, model: Path) -> int:
@@ -290,80 +329,8 @@ def _context(config: TrainConfig, model: Path) -> int:
     return wanted
 
 
-def _template_text(setting: str | None) -> str | None:
-    """Jinja text as it is, or out of the file that the setting names."""
-    if setting is None or "{" in setting:
-        return setting
-    try:
-        return Path(setting).read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingError(f"chat_template is {setting!r}: neither a template nor a file ({error.strerror})") from error
-
-
 def _port(config: TrainConfig, default: int) -> int:
     return default if config.server.port is None else config.server.port
-
-
-@contextlib.asynccontextmanager
-async def _held(store: SqliteStore, folder: RunFolder, config: TrainConfig) -> AsyncIterator[None]:
-    """Hold the run against a second trainer, and let go in the end."""
-    holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-    await store.open_run(folder.name, dict(config.given), holder=holder, lease_seconds=RUN_LEASE, gone=_gone)
-
-    async def renew() -> None:
-        while True:
-            await asyncio.sleep(RUN_LEASE / 3)
-            await store.hold_run(folder.name, holder=holder, lease_seconds=RUN_LEASE)
-
-    try:
-        async with _background(renew(), "run lease"):
-            yield
-    finally:
-        await store.release_run(folder.name, holder=holder)
-
-
-def _gone(holder: str) -> bool:
-    """Whether a run's holder was a process of this machine that is no more."""
-    host, _, rest = holder.partition("/")
-    pid = rest.partition("/")[0]
-    if host != socket.gethostname() or not pid.isdigit():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
-
-
-@contextlib.asynccontextmanager
-async def _background(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
-    """Run `work` beside the block. If it fails, the block is cancelled and its error is raised."""
-    owner = asyncio.current_task()
-    assert owner is not None
-    task = asyncio.create_task(work, name=name)
-    failed = False
-
-    def stop_owner(done: asyncio.Task[None]) -> None:
-        nonlocal failed
-        if not done.cancelled() and done.exception() is not None:
-            failed = True
-            owner.cancel()
-
-    task.add_done_callback(stop_owner)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not failed:
-            raise
-        owner.uncancel()
-        task.result()
-    finally:
-        task.remove_done_callback(stop_owner)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await task
 
 
 def _new_name() -> str:

@@ -16,7 +16,7 @@ from agent_lightning.records import (
     Outcome,
     RolloutStatus,
 )
-from agent_lightning.store.store import Store
+from agent_lightning.store.store import RETRIES_PER_ATTEMPT, Store
 from store_cases import StillClock, answered, make_call, make_reward, make_rollout
 
 
@@ -98,14 +98,47 @@ async def test_a_result_that_json_cannot_say_is_kept_as_its_repr(store: Store) -
 
 
 @pytest.mark.parametrize("outcome", [Outcome.INFRASTRUCTURE, Outcome.LOST_WORKER])
-async def test_what_was_nobodys_fault_is_tried_again_until_no_attempts_are_left(store: Store, outcome: Outcome) -> None:
+async def test_what_was_nobodys_fault_is_tried_again_far_beyond_max_attempts(store: Store, outcome: Outcome) -> None:
+    claim = await claimed(store, max_attempts=1)
+    for number in range(2, RETRIES_PER_ATTEMPT + 1):
+        again = await store.end_attempt(claim.attempt.id, outcome, detail="node gone")
+        assert (again.status, again.outcome, again.finished_at) == (RolloutStatus.QUEUED, None, None)
+        following = await store.claim("w2", lease_seconds=60)
+        assert following is not None and following.attempt.number == number and following.key != claim.key
+        claim = following
+    last = await store.end_attempt(claim.attempt.id, outcome)
+    assert (last.status, last.outcome, last.attempts) == (RolloutStatus.FINISHED, outcome, RETRIES_PER_ATTEMPT)
+
+
+async def test_lost_workers_leave_an_agents_own_attempts_untouched(store: Store) -> None:
     claim = await claimed(store, max_attempts=2)
-    again = await store.end_attempt(claim.attempt.id, outcome, detail="node gone")
-    assert (again.status, again.outcome, again.finished_at) == (RolloutStatus.QUEUED, None, None)
-    second = await store.claim("w2", lease_seconds=60)
-    assert second is not None and second.attempt.number == 2 and second.key != claim.key
-    last = await store.end_attempt(second.attempt.id, outcome)
-    assert (last.status, last.outcome, last.attempts) == (RolloutStatus.FINISHED, outcome, 2)
+    await store.end_attempt(claim.attempt.id, Outcome.LOST_WORKER)
+    for expected in (RolloutStatus.QUEUED, RolloutStatus.FINISHED):
+        following = await store.claim("w", lease_seconds=60)
+        assert following is not None
+        assert (await store.end_attempt(following.attempt.id, Outcome.AGENT_ERROR)).status is expected
+
+
+async def test_attempts_of_dead_workers_are_given_back_at_once_and_count_nowhere(store: Store) -> None:
+    await store.enqueue([make_rollout("r1", max_attempts=1), make_rollout("r2")])
+    lost = await store.claim("here/7/0", lease_seconds=60)
+    kept = await store.claim("here/8/0", lease_seconds=60)
+    live = await store.start_live(make_rollout("live", mode="live"), "here/7/1", lease_seconds=60)
+    assert lost is not None and kept is not None
+    running = (await store.admit(make_call(lost))).call
+    assert await store.give_back(lambda worker: worker.startswith("here/7/")) == [lost.attempt.id]
+    assert await store.give_back(lambda worker: worker.startswith("here/7/")) == []
+    with pytest.raises(Fenced):
+        await store.complete(answered(running))
+    with pytest.raises(Fenced, match="given back"):
+        await store.end_attempt(lost.attempt.id, Outcome.OK)
+    access = await store.access(lost.key)
+    assert access is not None and not access.calls_open
+    again = await store.claim("here/9/0", lease_seconds=60)
+    assert again is not None and again.rollout.id == "r1"
+    assert (await store.end_attempt(again.attempt.id, Outcome.LOST_WORKER)).status is RolloutStatus.QUEUED
+    assert (await store.rollout("r2")).status is (await store.rollout("live")).status is RolloutStatus.RUNNING
+    await store.heartbeat(live.attempt.id, lease_seconds=60)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.NO_CALL, Outcome.NO_REWARD, Outcome.OVER_LONG_PROMPT])

@@ -101,10 +101,9 @@ def test_an_agent_that_hangs_is_timed_out_and_not_counted_as_zero(tmp_path: Path
 def test_an_async_agent_and_an_async_reward(tmp_path: Path):
     from openai import AsyncOpenAI
 
-    client = AsyncOpenAI()
-
     async def ask(question: str) -> str:
-        reply = await client.chat.completions.create(model="any", messages=[{"role": "user", "content": question}])
+        async with AsyncOpenAI() as client:
+            reply = await client.chat.completions.create(model="any", messages=[{"role": "user", "content": question}])
         return reply.choices[0].message.content or ""
 
     async def judge(task, result, rollout):

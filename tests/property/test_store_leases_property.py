@@ -12,6 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 from agent_lightning.errors import Conflict, Fenced
 from agent_lightning.records import RETRIED, CallStatus, Claim, Outcome, Rollout, RolloutStatus
 from agent_lightning.store.sqlite import SqliteStore
+from agent_lightning.store.store import RETRIES_PER_ATTEMPT
 from store_cases import StillClock, answered, make_call, make_reward, make_rollout
 
 LEASE = 10.0
@@ -30,6 +31,14 @@ class Lived:
     completed: set[str] = field(default_factory=set)
     rewards: list[str] = field(default_factory=list)  # those that may count
     outcome: Outcome | None = None
+
+    @property
+    def live(self) -> bool:
+        return self.claim.rollout.mode == "live"
+
+    @property
+    def parity(self) -> int:
+        return int(self.claim.attempt.worker) % 2
 
 
 class Workers(RuleBasedStateMachine):
@@ -57,14 +66,22 @@ class Workers(RuleBasedStateMachine):
         self.minted += 1
         return f"{kind}{self.minted}"
 
+    def worker(self) -> str:
+        self.minted += 1
+        return str(self.minted)
+
     def finish(self, attempt_id: str, outcome: Outcome | None) -> None:
         """The rules of the contract, said a second time."""
         lived = self.lived[attempt_id]
         rollout = lived.claim.rollout
         lived.open, lived.outcome = False, outcome
         lived.running.clear()
-        again = outcome in RETRIED or (outcome is Outcome.AGENT_ERROR and not lived.trained)
-        if again and rollout.mode != "live" and lived.claim.attempt.number < rollout.max_attempts:
+        ended = [a.outcome for a in self.lived.values() if a.claim.rollout.id == rollout.id and a.outcome is not None]
+        retried = sum(ending in RETRIED for ending in ended)
+        again = outcome in RETRIED and retried < RETRIES_PER_ATTEMPT * rollout.max_attempts
+        if outcome is Outcome.AGENT_ERROR and not lived.trained:
+            again = len(ended) - retried < rollout.max_attempts
+        if again and rollout.mode != "live":
             self.status[rollout.id] = RolloutStatus.QUEUED
         else:
             self.status[rollout.id] = RolloutStatus.FINISHED
@@ -78,7 +95,7 @@ class Workers(RuleBasedStateMachine):
 
     @rule(target=attempts)
     def claim(self):
-        claim = self.do(self.store.claim("w", lease_seconds=LEASE))
+        claim = self.do(self.store.claim(self.worker(), lease_seconds=LEASE))
         waiting = [name for name, status in self.status.items() if status is RolloutStatus.QUEUED]
         if claim is None:
             assert waiting == []
@@ -89,7 +106,7 @@ class Workers(RuleBasedStateMachine):
     @rule(target=attempts)
     def start_live(self) -> str:
         rollout = make_rollout(self.mint("live"), mode="live")
-        return self.begun(self.do(self.store.start_live(rollout, "w", lease_seconds=LEASE)))
+        return self.begun(self.do(self.store.start_live(rollout, self.worker(), lease_seconds=LEASE)))
 
     def begun(self, claim: Claim) -> str:
         self.status[claim.rollout.id] = RolloutStatus.RUNNING
@@ -115,6 +132,17 @@ class Workers(RuleBasedStateMachine):
         assert set(self.do(self.store.expire_leases())) == lapsed
         for attempt in lapsed:
             self.finish(attempt, Outcome.LOST_WORKER)
+
+    @rule(parity=st.integers(0, 1))
+    def give_back(self, parity: int) -> None:
+        """Of the workers whose number is even, or odd."""
+        taken = {a for a, lived in self.lived.items() if lived.open and lived.parity == parity and not lived.live}
+        assert set(self.do(self.store.give_back(lambda worker: int(worker) % 2 == parity))) == taken
+        for attempt in taken:
+            lived = self.lived[attempt]
+            lived.open = False
+            lived.running.clear()
+            self.status[lived.claim.rollout.id] = RolloutStatus.QUEUED
 
     @rule(attempt=attempts, outcome=st.sampled_from(list(Outcome)))
     def end(self, attempt: str, outcome: Outcome) -> None:

@@ -22,7 +22,9 @@ Settings = Annotated[list[str] | None, typer.Option("--set", "-s", help="NAME=VA
 @app.command()
 def train(
     file: File = None,
-    resume: Annotated[str | None, typer.Option(help="run (name or folder) to go on with")] = None,
+    resume: Annotated[
+        str | None, typer.Option(help="run (name or folder) to go on with; FILE then gives its keys")
+    ] = None,
     settings: Settings = None,
     run: Annotated[str | None, typer.Option(help="name of the new run")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live display")] = False,
@@ -36,7 +38,9 @@ def train(
 @app.command()
 def serve(
     file: File = None,
-    resume: Annotated[str | None, typer.Option(help="run (name or folder) to go on with")] = None,
+    resume: Annotated[
+        str | None, typer.Option(help="run (name or folder) to go on with; FILE then gives its keys")
+    ] = None,
     settings: Settings = None,
     run: Annotated[str | None, typer.Option(help="name of the new run")] = None,
     port: Annotated[int | None, typer.Option(help="default 8000")] = None,

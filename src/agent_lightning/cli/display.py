@@ -61,6 +61,7 @@ class Display:
         self._steps: list[tuple[int, Mapping[str, Any]]] = []
         self._evals: list[tuple[int, float, float]] = []
         self._alerts: list[str] = []
+        self._notes: list[str] = []
         self._began = time.monotonic()
         self._first_step: int | None = None
         self._live = Live(console=self._console, get_renderable=self._rendered, refresh_per_second=4)
@@ -74,6 +75,8 @@ class Display:
                 self._evals.append((step, body["seen"]["success"], body["seen"]["reward"]))
             case "alert":
                 self._alerts = [*self._alerts, body["text"]][-4:]
+            case "note":
+                self._notes.append(body["text"])
             case "starting" | "serving" | "update":
                 self._stage.update(self._stage_id, description=str(body.get("text") or kind), completed=0, total=1)
             case "progress":
@@ -102,6 +105,7 @@ class Display:
             table.add_row(str(step), *(_figure(body, key, form) for _, key, form in COLUMNS))
         held_out = "   ".join(f"step {step}: {success:.0%}" for step, success, _ in self._evals[-6:])
         lines = [f"held-out success  {held_out}"] if held_out else []
+        lines += [f"note: {note}" for note in self._notes]
         return Group(table, *lines, *(f"! {alert}" for alert in self._alerts), self._stage)
 
     def _title(self) -> str:
@@ -148,8 +152,8 @@ def _line(kind: str, step: int, body: Mapping[str, Any]) -> str | None:
             split = {"eval": "validation", "before": "test, before", "after": "test, after"}[kind]
             seen = body["seen"]
             return f"{split}: success {seen['success']:.1%}, reward {seen['reward']:.3f} (n={seen['n']})"
-        case "alert":
-            return f"! {body['text']}"
+        case "alert" | "note":
+            return f"{'!' if kind == 'alert' else 'note:'} {body['text']}"
         case "starting":
             return str(body["text"])
         case "serving":

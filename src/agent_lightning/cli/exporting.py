@@ -9,6 +9,7 @@ import typer
 from agent_lightning.cli.runs import run_folder
 from agent_lightning.errors import CheckpointError
 from agent_lightning.models.adapter import read_adapter
+from agent_lightning.models.chat_template import exported_template
 from agent_lightning.models.folder import check_manifest
 from agent_lightning.models.source import resolve
 from agent_lightning.trainer.config import TrainConfig
@@ -22,7 +23,9 @@ def export(run: str, out: Path, checkpoint: str) -> None:
     config = TrainConfig.of(folder.settings())
     source = _checkpoint(folder, checkpoint)
     check_manifest(source)
-    export_merged(resolve(config.replica.model), read_adapter(source), out, config.server.chat_template)
+    model = resolve(config.replica.model)
+    template = exported_template(model, config.server.chat_template)
+    export_merged(model, read_adapter(source), out, template)
     typer.echo(f"{source.name} of {folder.name}, merged into {config.replica.model}: {out}")
 
 

@@ -81,9 +81,9 @@ async def _try(
         async with (
             _memory() as memory,
             opened(trial, RunFolder(Path(temporary) / RUN), listeners=(hear,)) as session,
+            session.agents(agent, reward),
         ):
-            with session.agents(agent, reward):
-                return await _rolled(session, trial, splits, tasks, memory)
+            return await _rolled(session, trial, splits, tasks, memory)
 
 
 async def _rolled(session: Session, config: TrainConfig, splits: Splits, tasks: int, memory: Memory) -> Tried:

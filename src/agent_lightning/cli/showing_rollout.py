@@ -51,7 +51,7 @@ def _head(found: RolloutDetail) -> list[tuple[str, object]]:
         rows.append(("detail", rollout.detail))
     if rollout.result is not None:
         rows.append(("result", rollout.result))
-    rows.append(("attempts", f"{rollout.attempts} of at most {rollout.max_attempts}"))
+    rows.append(("attempts", f"{rollout.attempts} (max_attempts {rollout.max_attempts})"))
     reason = drop_reason(found)
     if reason is not None:
         rows.append(("dropped", plain(f"{reason}: {REASONS.get(reason, reason)}", "bold")))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from agent_lightning.cli.work import lend_provider_keys
 from agent_lightning.client.agent import load
 from agent_lightning.errors import SettingError
 from agent_lightning.train import Trainer, opened, splits_of
-from agent_lightning.trainer.config import TrainConfig
+from agent_lightning.trainer.config import TrainConfig, secrets_of
 from agent_lightning.trainer.folder import RunFolder
 from agent_lightning.trainer.loop import Splits
 from agent_lightning.trainer.tasks import read_tasks
@@ -44,9 +46,11 @@ def serve(
     config, name = read_settings(file, resume, settings, run)
     splits = read_splits(config)
     folder = Trainer(config=config, run=name).folder
+    if port is not None:
+        config = replace(config, server=replace(config.server, port=port))
 
     async def go(display: Display | Lines) -> Any:
-        async with opened(config, folder, listeners=(display.hear,), port=PORT if port is None else port) as session:
+        async with opened(config, folder, listeners=(display.hear,), port=PORT) as session:
             return await session.train(splits)
 
     with _watched(plain, config) as display, _left_in_order(folder):
@@ -70,16 +74,25 @@ def _left_in_order(folder: RunFolder) -> Iterator[None]:
 def read_settings(
     file: Path | None, resume: str | None, settings: Sequence[str], run: str | None
 ) -> tuple[TrainConfig, str | None]:
-    """Settings of a new run, or of the run to go on with; and its name."""
+    """Settings of a new run, or of the run to go on with; and its name. Beside --resume a file gives only the keys,
+    which no run writes down."""
     given = dict(_pair(text) for text in settings)
     if resume is None:
         if file is None and not given:
             raise SettingError("name a settings file: `agent-lightning train lightning.toml`, or --resume RUN")
         return TrainConfig.read(given, file=file), run
-    if file is not None or run is not None:
-        raise SettingError("--resume takes its settings from the run: leave out the file and --run")
+    if run is not None:
+        raise SettingError("--resume takes the name from the run: leave out --run")
     folder = run_folder(resume, str(given.get("runs", "runs")))
-    return TrainConfig.read({**folder.settings(), **given, "runs": str(folder.path.parent)}, env={}), folder.name
+    keys = secrets_of(file, os.environ)
+    missing = [name for name in folder.secrets() if name not in keys and name not in given]
+    if missing:
+        raise SettingError(
+            f"the run {folder.name!r} was begun with {' and '.join(missing)}, which are not written down: set "
+            f"AGENT_LIGHTNING_{missing[0].upper()}, or name the settings file that has them beside --resume"
+        )
+    joined = {**folder.settings(), **keys, **given, "runs": str(folder.path.parent)}
+    return TrainConfig.read(joined, env={}), folder.name
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Sequence
 
 from agent_lightning.client.agent import load
-from agent_lightning.client.config import read_config
-from agent_lightning.runner.worker import Worker, WorkerConfig
+from agent_lightning.client.config import PREFIX, read_config
+from agent_lightning.runner.worker import FROM_SERVER, Worker, WorkerConfig
 
 PLACEHOLDER = "agent-lightning-needs-no-key"
 
@@ -22,7 +22,7 @@ def work(arguments: Sequence[str]) -> None:
     client = read_config({"endpoint": given.endpoint, "api_key": given.api_key, "component": given.component})
     lend_provider_keys()
     reward = load(given.reward) if given.reward else None
-    config = WorkerConfig(client=client, run_id=given.run, slots=given.slots)
+    config = WorkerConfig(client=client, run_id=given.run, slots=given.slots, own=_own(given.component))
     worker = Worker(load(given.agent), reward, config, notice=lambda text: print(text, file=sys.stderr, flush=True))
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -35,6 +35,12 @@ def work(arguments: Sequence[str]) -> None:
     if worker.error is not None:
         raise worker.error
     print(f"{worker.finished} rollouts finished", flush=True)
+
+
+def _own(component: Sequence[str] | None) -> frozenset[str]:
+    """Settings that were given here, even if they are the defaults: the server's do not replace them."""
+    names = {name for name in FROM_SERVER if os.environ.get(PREFIX + name.upper())}
+    return frozenset(names | ({"component"} if component else set()))
 
 
 def lend_provider_keys() -> None:

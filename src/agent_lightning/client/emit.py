@@ -24,7 +24,7 @@ class CurrentRollout:
     id: str
     attempt_id: str
     mode: str  # train, val, test or live
-    task: Mapping[str, Any]  # id, input, split, meta; empty for a live rollout
+    task: Mapping[str, Any]  # id, input, split; the rest is the judge's. Empty for a live rollout
     seconds_left: float | None  # until the attempt's deadline; None when it has none
 
 

@@ -15,6 +15,7 @@ from agent_lightning.client import report
 from agent_lightning.client.component import Selector
 from agent_lightning.client.live import LiveSource
 from agent_lightning.client.scope import Scope, current, enter
+from agent_lightning.client.semconv import Status
 
 
 class Passage:
@@ -151,7 +152,7 @@ class _Visit:
         source, self._source = self._source, None
         if source is not None and self.scope.routed:
             source.end(self.scope, error=error, result=result)
-            report.rollout_span(self.scope, name=self._title, ok=error is None)
+            report.rollout_span(self.scope, name=self._title, status=Status.OK if error is None else Status.ERROR)
 
 
 def _advance(inner: Any, sent: Any, thrown: BaseException | None) -> Any:

@@ -13,11 +13,11 @@ import time
 import uuid
 from typing import Any
 
-from agent_lightning import errors
 from agent_lightning.client.config import ClientConfig
 from agent_lightning.client.link import Link
 from agent_lightning.client.outbox import OUTBOX, Message
-from agent_lightning.client.scope import Scope
+from agent_lightning.client.rendering import REPLAYED, as_json, brief
+from agent_lightning.client.scope import Scope, task_for_agent
 
 ASK_SECONDS = 2.0  # an agent waits no longer for the server
 PAUSE_SECONDS = 30.0  # after a failure nobody asks again for so long
@@ -52,9 +52,9 @@ class LiveSource:
                 key=claim["key"],
                 mode=claim.get("mode", "live"),
                 config=self._config,
-                task=claim.get("task") or {},
+                task=task_for_agent(claim.get("task")),
             )
-        except (errors.LightningError, KeyError) as error:
+        except Exception as error:  # an answer of another server, a name that no resolver takes: the agent runs on
             self._rest(error)
             return self._alone()
 
@@ -65,7 +65,7 @@ class LiveSource:
         key = scope.key
         self._canary(scope)
         outcome = _OK if error is None else _AGENT_ERROR
-        detail = None if error is None else self._config.redacted(f"{type(error).__name__}: {error}")
+        detail = None if error is None else self._config.redacted(brief(error))
         shown = self._shown(result) if error is None else None
 
         def send(link: Link) -> None:
@@ -104,26 +104,11 @@ class LiveSource:
             self._rate = high - (high - low) * min(1.0, max(0.0, float(load)))
 
     def _shown(self, value: Any) -> Any:
-        """A JSON value for display and replay, redacted; text where it is none of JSON's types."""
-        if isinstance(value, str):
-            return self._config.redacted(value)
-        if isinstance(value, dict):
-            return {str(key): self._shown(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._shown(item) for item in value]
-        if value is None or isinstance(value, bool | int | float):
-            return value
-        return self._config.redacted(_text(value))
+        """A JSON value for display and replay, redacted."""
+        return as_json(value, limits=REPLAYED, text=self._config.redacted)
 
 
 def worker_name() -> str:
     import socket
 
     return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def _text(value: Any) -> str:
-    try:
-        return repr(value)
-    except Exception as error:
-        return f"<{type(value).__name__} whose repr raised {type(error).__name__}>"

@@ -7,6 +7,7 @@ is begun anew in a forked child, which does not send what its parent had queued.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 import time
@@ -26,6 +27,7 @@ LINGER_SECONDS = 0.2  # how long a batch waits for company
 FAST, SLOW = 150.0, 100.0  # spans a second above which "auto" batches, and below which it stops
 MESSAGE_PATIENCE = 60.0  # seconds for which a message is tried
 EXIT_SECONDS = 5.0  # given to what is still queued when the process ends
+_log = logging.getLogger("agent_lightning")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,7 +74,8 @@ class Outbox:
                 return
             self._tempo.arrived(scope.config.async_data_upload)
             self._spans.append((scope, span))
-            self._wake()
+            if len(self._spans) in (1, BATCH):  # in between the thread is at work, or lets a batch fill
+                self._wake()
 
     def put_message(self, message: Message) -> None:
         with self._changed:
@@ -120,7 +123,7 @@ class Outbox:
         self._thread: threading.Thread | None = None
 
     def _wake(self) -> None:
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             from agent_lightning.client.propagation import OwnThread
 
             thread = OwnThread(target=self._run, name="agent-lightning-outbox", daemon=True)
@@ -157,12 +160,12 @@ class Outbox:
         """Send the first message; it leaves the queue when it is acknowledged, refused or too old."""
         try:
             message.send(self._link(message.endpoint, message.api_key))
-        except errors.ServerUnreachable:
+        except errors.ServerUnreachable as error:
             if time.monotonic() - message.born < MESSAGE_PATIENCE:
                 return 0.5
-            self.lose(message.kind)
-        except errors.LightningError:  # the server answered and will not have it
-            self.lose(message.kind)
+            self._give_up(error, message.kind)
+        except Exception as error:  # refused by the server, or a value of the agent's that cannot be written
+            self._give_up(error, message.kind)
         with self._changed:
             self._messages.popleft()
         return 0.0
@@ -178,11 +181,19 @@ class Outbox:
                 body = semconv.export([span for _, span in group], self.lost())
                 profiling.spent("serialising", time.perf_counter() - began)
                 self._link(endpoint, None).traces(body, key=key)
-            except errors.LightningError:
-                self.lose("span", len(group))
+            except Exception as error:  # the thread outlives whatever one upload meets
+                self._give_up(error, "span", len(group))
                 for scope, _ in group:
                     scope.record.lose("span")
             profiling.spent("upload", time.perf_counter() - began)
+
+    def _give_up(self, error: Exception, kind: str, by: int = 1) -> None:
+        """Count what is lost; log the first reason of each kind."""
+        with self._changed:
+            first = kind not in self._lost
+            self._lost[kind] = self._lost.get(kind, 0) + by
+        if first:
+            _log.warning("agent-lightning could not deliver a %s, it is counted as lost: %s", kind, error)
 
     def _link(self, endpoint: str, api_key: str | None) -> Link:
         if (endpoint, api_key) not in self._links:

@@ -9,13 +9,14 @@ from typing import Any
 from agent_lightning.client import outbox, profiling, semconv
 from agent_lightning.client.calls import PlannedCall
 from agent_lightning.client.scope import Scope
+from agent_lightning.client.semconv import Status
 
 
 def lost(kind: str, by: int = 1) -> None:
     outbox.OUTBOX.lose(kind, by)
 
 
-def call_span(call: PlannedCall, *, started_ns: int, ok: bool) -> None:
+def call_span(call: PlannedCall, *, started_ns: int, status: Status) -> None:
     _queue(
         call.scope,
         semconv.span(
@@ -25,13 +26,13 @@ def call_span(call: PlannedCall, *, started_ns: int, ok: bool) -> None:
             span_id=os.urandom(8).hex(),
             parent_span_id=call.scope.span_id,
             times_ns=(started_ns, time.time_ns()),
-            ok=ok,
+            status=status,
             attributes=semconv.call_attributes(call),
         ),
     )
 
 
-def rollout_span(scope: Scope, *, name: str, ok: bool) -> None:
+def rollout_span(scope: Scope, *, name: str, status: Status) -> None:
     """The span of one attempt; every call of it is a child."""
     _queue(
         scope,
@@ -42,7 +43,7 @@ def rollout_span(scope: Scope, *, name: str, ok: bool) -> None:
             span_id=scope.span_id,
             parent_span_id=None,
             times_ns=(scope.started_ns, time.time_ns()),
-            ok=ok,
+            status=status,
             attributes=semconv.rollout_attributes(scope, name),
         ),
     )

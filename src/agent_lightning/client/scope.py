@@ -14,6 +14,8 @@ from typing import Any
 from agent_lightning.client.component import EVERYTHING, Selector
 from agent_lightning.client.config import ClientConfig
 
+_TOLD = ("id", "input", "split")
+
 
 class RolloutRecord:
     """What happened in one rollout so far. Shared by all threads and tasks of the rollout."""
@@ -28,6 +30,7 @@ class RolloutRecord:
         self.failures = 0  # calls that the training server could not serve
         self.rewards_sent = 0  # rewards that the server acknowledged
         self.lost: dict[str, int] = {}  # by kind
+        self.warnings: list[str] = []  # what makes this rollout suspect, each with its remedy
         self.last_call_id: str | None = None
         self._open_rewards: dict[str, dict[str, Any]] = {}
 
@@ -38,6 +41,10 @@ class RolloutRecord:
     def lose(self, kind: str, by: int = 1) -> None:
         with self._lock:
             self.lost[kind] = self.lost.get(kind, 0) + by
+
+    def warn(self, warning: str) -> None:
+        with self._lock:
+            self.warnings.append(warning)
 
     def begin_call(self, call_id: str) -> None:
         with self._lock:
@@ -70,7 +77,7 @@ class Scope:
     mode: str  # train, val, test or live
     config: ClientConfig
     record: RolloutRecord = field(default_factory=RolloutRecord, repr=False)
-    task: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    task: Mapping[str, Any] = field(default_factory=dict, repr=False)  # see task_for_agent
     deadline: float | None = None  # time.monotonic() at which the attempt is over
     selector: Selector | None = None  # None: whoever enters next decides; nobody: everything is trained
     component: tuple[str, ...] = ()  # names of the agents entered so far, outermost first
@@ -97,6 +104,11 @@ class Scope:
         if own is self.selector and path == self.component:
             return self
         return replace(self, selector=own, component=path)
+
+
+def task_for_agent(task: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What an agent may know of its task: not `meta`, which holds what it is judged by."""
+    return {name: task[name] for name in _TOLD if name in task} if task else {}
 
 
 class _Outside:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from agent_lightning.client.scope import Scope
@@ -17,7 +18,13 @@ CALL, COMPONENT, KIND = "agent_lightning.call_id", "agent_lightning.component", 
 INPUT = "gen_ai.input.messages"
 MODE = "agent_lightning.mode"
 LOST = "agent_lightning.lost"  # resource attribute prefix: records this process could not deliver, by kind
-_OK, _ERROR = 1, 2  # OTLP status codes
+
+
+class Status(IntEnum):
+    """How a span ended, as OTLP numbers it."""
+
+    OK = 1
+    ERROR = 2
 
 
 def call_attributes(call: PlannedCall) -> dict[str, Any]:
@@ -39,7 +46,7 @@ def span(
     span_id: str,
     parent_span_id: str | None,
     times_ns: tuple[int, int],
-    ok: bool,
+    status: Status,
     attributes: Mapping[str, Any],
 ) -> dict[str, Any]:
     """One OTLP/JSON span of `scope`'s trace."""
@@ -55,7 +62,7 @@ def span(
         "startTimeUnixNano": str(times_ns[0]),
         "endTimeUnixNano": str(times_ns[1]),
         "attributes": _attributes(values),
-        "status": {"code": _OK if ok else _ERROR},
+        "status": {"code": int(status)},
     }
 
 
@@ -75,9 +82,11 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     parts: list[dict[str, Any]] = [{"type": "text", "content": content}] if isinstance(content, str) else []
     if isinstance(content, list):
         parts += [part for part in content if isinstance(part, dict)]
-    for call in message.get("tool_calls") or ():
-        function = call.get("function") or {}
-        parts.append({"type": "tool_call", "id": call.get("id"), **function})
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            parts.append({"type": "tool_call", "id": call.get("id"), **function})
     return {"role": message.get("role"), "parts": parts}
 
 

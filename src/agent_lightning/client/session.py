@@ -9,9 +9,11 @@ from typing import Any
 
 from agent_lightning.client import report, scope
 from agent_lightning.client.agent import adapter_for
+from agent_lightning.client.caches import look_for_caches
 from agent_lightning.client.component import select
 from agent_lightning.client.config import ClientConfig
 from agent_lightning.client.scope import RolloutRecord, Scope
+from agent_lightning.client.semconv import Status
 from agent_lightning.errors import SettingError
 
 _CLAIM = ("rollout_id", "attempt_id", "mode", "key")
@@ -34,7 +36,7 @@ def scope_of(claim: Mapping[str, Any], *, config: ClientConfig, agent: Any = Non
         key=claim["key"],
         mode=claim["mode"],
         config=config,
-        task=claim.get("task") or {},
+        task=scope.task_for_agent(claim.get("task")),
         deadline=None if seconds is None else time.monotonic() + float(seconds),
     )
     return entered if selector is None else entered.joined(selector, label)
@@ -45,12 +47,14 @@ def claimed(claim: Mapping[str, Any], *, config: ClientConfig, agent: Any = None
     """Run the body as this rollout: calls of the trained components go to the server. Needs `install()` once.
 
     Enter it in the thread or task that runs the agent; calls made from threads and tasks begun inside belong to it.
+    When it ends, `record.warnings` says what makes the rollout suspect, such as an LLM cache that answers for the policy.
     """
     entered = scope_of(claim, config=config, agent=agent)
-    ok = False
+    status = Status.ERROR
     try:
         with scope.active(entered) as record:
             yield record
-        ok = True
+        status = Status.OK
     finally:
-        report.rollout_span(entered, name="/".join(entered.component) or "agent", ok=ok)
+        look_for_caches(entered.record)
+        report.rollout_span(entered, name="/".join(entered.component) or "agent", status=status)

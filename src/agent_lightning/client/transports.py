@@ -16,6 +16,7 @@ from agent_lightning.client import calls, profiling, report
 from agent_lightning.client.calls import PlannedCall
 from agent_lightning.client.patch import Patch
 from agent_lightning.client.retry import Backoff
+from agent_lightning.client.semconv import Status
 from agent_lightning.wire import protocol
 
 MODULES = ("httpx", "httpx2")
@@ -144,14 +145,14 @@ class _Flight:
         """Seconds until the next send, None when this answer is the caller's. Raises when the step's time ran out."""
         status = response.status_code
         if status < 400:
-            self._finish(ok=True)
+            self._served()
             return None
         final = response.headers.get(protocol.SHOULD_RETRY) == "false"
         pause = self._backoff.after_status(status, response.headers)
         if pause is not None:
             return pause
         response.headers[protocol.SHOULD_RETRY] = "false"
-        self._finish(ok=False)
+        self._failed()
         if status == 504 and final:  # the gateway's word for max_step_timeout
             self._expire(self.library.ReadTimeout(_EXPIRED, request=self._request))
         elif status == 429 or status >= 500:
@@ -161,13 +162,13 @@ class _Flight:
     def after_error(self, error: Exception) -> float | None:
         """Seconds until the next send, None when the call is lost. Raises when its time has run out."""
         if isinstance(error, self.library.ReadTimeout):
-            self._finish(ok=False)
+            self._failed()
             self._expire(error)
             return None
         pause = self._backoff.after_lost_connection()
         if pause is None:
             self.call.scope.record.count("failures")
-            self._finish(ok=False)
+            self._failed()
         return pause
 
     def _expire(self, error: Exception) -> None:
@@ -196,7 +197,10 @@ class _Flight:
         read = own.get("read")
         return {**own, "read": limit if read is None else min(read, limit)}
 
-    def _finish(self, *, ok: bool) -> None:
-        if not ok and self.falls_back:
+    def _served(self) -> None:
+        report.call_span(self.call, started_ns=self._started_ns, status=Status.OK)
+
+    def _failed(self) -> None:
+        if self.falls_back:
             report.lost("routing")
-        report.call_span(self.call, started_ns=self._started_ns, ok=ok)
+        report.call_span(self.call, started_ns=self._started_ns, status=Status.ERROR)

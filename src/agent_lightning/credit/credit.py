@@ -6,6 +6,7 @@ Members of a group are rollouts of one task. A_i comes from the group (groups.py
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ class CreditConfig:
     divide_by_std: bool = True
     failure_reward: float | None = None  # of an agent that failed after a trained call; None drops it
     reward_range: tuple[float, float] | None = None  # declared, for credit.assignment_variance
+    success_reward: float = 1.0  # a rollout with at least this reward is a success
 
     def __post_init__(self) -> None:
         known = ("linear_decay", "exponential_decay", "uniform", "final_only")
@@ -38,11 +40,18 @@ class CreditConfig:
             ("credit_decay", self.credit_decay, 0.0, 1.0),
             ("credit_floor", self.credit_floor, 0.0, 1.0),
             ("reward_normalizer", self.reward_normalizer, 1e-6, 1e6),
-            ("credit_window", self.credit_window or 5, 1, 1_000_000),
+            ("credit_window", 5 if self.credit_window is None else self.credit_window, 1, 1_000_000),
+            ("success_reward", self.success_reward, -1e12, 1e12),
         ):
             if not low <= value <= high:
                 raise SettingError(f"{name} is {value}: wanted {low} to {high}")
-        if self.credit_window is not None and self.credit_assignment in ("uniform", "final_only"):
+        if self.failure_reward is not None and not math.isfinite(self.failure_reward):
+            raise SettingError(f"failure_reward is {self.failure_reward}: a finite number or none is wanted")
+        if self.reward_range is not None:
+            low, high = self.reward_range
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise SettingError(f"reward_range is [{low}, {high}]: two finite numbers, the lower first, are wanted")
+        if self.credit_window is not None and self.credit_assignment != "linear_decay":
             raise SettingError(
                 f"credit_window is {self.credit_window}, but credit_assignment {self.credit_assignment!r} has no "
                 "window: leave it out, or choose 'linear_decay'"
@@ -56,7 +65,8 @@ class CreditConfig:
                 return weights.final_only()
             case "exponential_decay":
                 return weights.exponential_decay(self.credit_decay)
-        return weights.linear_decay(self.credit_decay, self.credit_floor, self.credit_window or 5)
+        window = 5 if self.credit_window is None else self.credit_window
+        return weights.linear_decay(self.credit_decay, self.credit_floor, window)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +177,7 @@ def _figures(credited: Sequence[Credited], config: CreditConfig, flat: float) ->
         mean = sum(rewards) / len(rewards)
         found["reward.mean"] = mean
         found["reward.std"] = (sum((reward - mean) ** 2 for reward in rewards) / len(rewards)) ** 0.5
-        found["reward.success"] = sum(reward >= limits[1] - 1e-9 for reward in rewards) / len(rewards)
+        found["reward.success"] = sum(reward >= config.success_reward for reward in rewards) / len(rewards)
     if related is not None:
         found["reward.length_correlation"] = related
     return found

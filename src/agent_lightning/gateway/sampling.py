@@ -34,6 +34,8 @@ class GatewayConfig:
         for name, low in (("max_new_tokens", 1), ("context_length", 2), ("attempts_kept", 1)):
             if getattr(self, name) < low:
                 raise SettingError(f"{name} is {getattr(self, name)}: wanted at least {low}")
+        if not 0.0 <= self.hold_seconds <= 3600.0:
+            raise SettingError(f"hold_seconds is {self.hold_seconds}: wanted 0 to 3600")
         if self.max_prompt_tokens is not None and not 1 <= self.max_prompt_tokens < self.context_length:
             raise SettingError(
                 f"max_prompt_tokens is {self.max_prompt_tokens}: wanted 1 to {self.context_length - 1}, "

@@ -50,6 +50,11 @@ class LearnerConfig:
             ("max_grad_norm", self.max_grad_norm, 1e-6, 1e6),
             ("pack_tokens", self.pack_tokens, 16, 1 << 20),
             ("max_sample_tokens", self.max_sample_tokens, 16, 1 << 20),
+            ("micro_tokens", self.micro_tokens, 1, 1 << 24),
+            ("adam_betas[0]", self.adam_betas[0], 0.0, 1.0 - 1e-9),
+            ("adam_betas[1]", self.adam_betas[1], 0.0, 1.0 - 1e-9),
+            ("adam_eps", self.adam_eps, 1e-20, 1.0),
+            ("weight_decay", self.weight_decay, 0.0, 10.0),
         )
         for name, value, low, high in ranges:
             if not low <= value <= high:

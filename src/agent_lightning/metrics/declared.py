@@ -62,7 +62,7 @@ METRICS = _declare(
     Metric(name="learner.skipped", kind="counter", unit="updates", help="updates skipped by the NaN guard"),
     Metric(name="reward.mean", kind="gauge", unit="1", help="mean reward of the step's rollouts"),
     Metric(name="reward.std", kind="gauge", unit="1", help="standard deviation of the same"),
-    Metric(name="reward.success", kind="gauge", unit="1", help="share of rollouts with the highest reward"),
+    Metric(name="reward.success", kind="gauge", unit="1", help="share of rollouts that reach success_reward"),
     Metric(name="reward.length_correlation", kind="gauge", unit="1", help="correlation of advantage with length"),
     Metric(name="group.flat", kind="gauge", unit="1", help="share of groups whose siblings all got the same reward"),
     Metric(name="eval.reward", kind="gauge", unit="1", help="mean held-out reward"),

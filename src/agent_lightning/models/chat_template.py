@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -135,6 +135,14 @@ def load_template(tokenizer: ChatTokenizer, now: datetime, chat_template: str | 
             )
         source = path.read_text("utf-8")
     return ChatTemplate(source, tokenizer.special_tokens, now)
+
+
+def exported_template(model: Path, chat_template: str | None) -> str | None:
+    """The text to write beside a model that was trained with this setting; None where the model's own is right."""
+    tokenizer = ChatTokenizer.load(model)
+    if chat_template is None and tokenizer.chat_template is not None:
+        return None
+    return load_template(tokenizer, datetime.now(UTC), chat_template).source
 
 
 def knows_chatml(tokenizer: ChatTokenizer) -> bool:

@@ -42,6 +42,8 @@ class ReplicaConfig:
             raise SettingError(f"replicas is {self.replicas}: wanted 0 to 1024, or None for one a core")
         if self.max_sequences < 1:
             raise SettingError(f"max_sequences is {self.max_sequences}: wanted at least 1")
+        if not 1.0 <= self.heartbeat_seconds <= 86_400.0:
+            raise SettingError(f"heartbeat_seconds is {self.heartbeat_seconds}: wanted 1 to 86400")
 
 
 class Replicas(Engine, Protocol):

@@ -49,6 +49,7 @@ class TorchHost:
         served = model if config.learner.lora_rank or not config.learner.kl_coef else copy.deepcopy(model)
         tell({"kind": "says", "text": "preparing the engine"})
         core = TorchCore(served, max_sequences=config.max_sequences, context_length=config.context_length)
+        tell({"kind": "says", "text": f"engine: {core.forward.name} forward pass ({core.forward_reason})"})
         return model, core
 
     def __init__(
@@ -71,6 +72,9 @@ class TorchHost:
             ranks = _ToldRanks(GlooRanks(rank, count, f"file://{meeting}/ranks", PEER_SECONDS), tell)
         learner = replace(config.learner, dtype=_dtype(config))
         self._learner = TorchLearner(model, learner, policy=config.policy, ranks=ranks)
+        if rank == 0:
+            how = "packed" if self._learner.packing else "one branch after the other"
+            tell({"kind": "says", "text": f"learner: samples are computed {how} ({self._learner.packing_reason})"})
         self._running: set[str] = set()
         self.serve()
 

@@ -10,13 +10,35 @@ from typing import Any
 from agent_lightning.client.scope import RolloutRecord
 from agent_lightning.records import Outcome
 
+LONGEST_DETAIL = 4000  # characters
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     outcome: Outcome
-    detail: str | None = None
+    detail: str | None = None  # cut to LONGEST_DETAIL
     result: Any = None
     rewards: tuple[dict[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detail", None if self.detail is None else _cut(self.detail))
+
+    def refused(self, reason: BaseException) -> Ending:
+        """What to send instead of an ending that the server does not take: little enough to be taken."""
+        good = self.outcome is Outcome.OK
+        why = f"the server refused the end of the attempt: {reason}"
+        return Ending(
+            outcome=Outcome.NO_REWARD if good else self.outcome, detail=f"{why} | {self.detail}" if self.detail else why
+        )
+
+
+def _cut(text: str) -> str:
+    """Of valid characters, at most LONGEST_DETAIL of them; beginning and end are kept."""
+    text = text.encode("utf-8", "replace").decode()
+    if len(text) <= LONGEST_DETAIL:
+        return text
+    half = (LONGEST_DETAIL - 40) // 2
+    return f"{text[:half]} ... ({len(text)} characters) ... {text[-half:]}"
 
 
 def ending_of(error: BaseException, record: RolloutRecord) -> Ending | None:

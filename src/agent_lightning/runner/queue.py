@@ -17,7 +17,7 @@ Notice = Callable[[str], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerConfig:
     rollout_deadline: float = 600.0  # seconds of one attempt
-    max_attempts: int = 3
+    max_attempts: int = 3  # that end by the agent; lost workers and failed machines do not count (store.py)
     lease_seconds: float = 60.0
     workers: int = 8  # rollouts at once in this process; 0: workers come from outside
     stall_seconds: float = 60.0  # nothing finished for so long: say who is waited for

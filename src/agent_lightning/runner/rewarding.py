@@ -12,6 +12,7 @@ from typing import Any
 
 from agent_lightning.errors import RewardError
 
+LONGEST_NAME = 200  # characters of a part's name
 RewardFunction = Callable[..., Any]  # (task, result, rollout) -> float | dict[str, float] | None, may be async
 
 
@@ -33,8 +34,17 @@ def parts_of(value: Any, *, source: str = "reward function") -> dict[str, float]
     if value is None:
         return {}
     if isinstance(value, Mapping):
-        return {str(name): _number(part, f"{source}, part {name!r},") for name, part in value.items()}
+        return {_name(name, source): _number(part, f"{source}, part {name!r},") for name, part in value.items()}
     return {"reward": _number(value, source)}
+
+
+def _name(name: Any, source: str) -> str:
+    text = str(name)
+    if not 1 <= len(text) <= LONGEST_NAME:
+        raise RewardError(
+            f"the {source} returned a part whose name has {len(text)} characters ({text[:40]!r}): wanted 1 to {LONGEST_NAME}"
+        )
+    return text
 
 
 def _number(value: Any, source: str) -> float:

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agent_lightning.client import scope
@@ -23,14 +23,15 @@ from agent_lightning.client.agent import adapter_for, build, is_factory
 from agent_lightning.client.config import ClientConfig
 from agent_lightning.client.install import install
 from agent_lightning.client.link import Link
+from agent_lightning.client.rendering import as_json
 from agent_lightning.client.session import claimed
-from agent_lightning.errors import Fenced, RewardError, ServerUnreachable, SettingError
+from agent_lightning.errors import Fenced, LightningError, RequestError, RewardError, ServerUnreachable, SettingError
 from agent_lightning.records import Outcome, Task
 from agent_lightning.runner.endings import Ending, brief, ending_of
-from agent_lightning.runner.rendering import as_json
 from agent_lightning.runner.rewarding import RewardFunction, RolloutView, check_signature, judge, messages, parts_of
 
 Notice = Callable[[str], None]
+FROM_SERVER = ("component", "max_step_timeout", "retry_strategy")  # settings that a claim brings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +42,22 @@ class WorkerConfig:
     wait_seconds: float = 20.0  # of one long poll
     patience: float = 60.0  # how long an unreachable server is waited for
     name: str | None = None  # None: host and process
+    own: frozenset[str] = frozenset()  # FROM_SERVER settings that hold here whatever a claim says
 
     def __post_init__(self) -> None:
         if not 1 <= self.slots <= 1024:
             raise SettingError(f"slots is {self.slots}: wanted 1 to 1024")
 
+    def client_for(self, claim: Mapping[str, Any]) -> ClientConfig:
+        """The server's settings where this worker has none of its own: named in `own`, or other than the default."""
+        default = ClientConfig()
+        ours = {name for name in FROM_SERVER if getattr(self.client, name) != getattr(default, name)} | self.own
+        return replace(self.client, **{name: claim[name] for name in FROM_SERVER if name in claim and name not in ours})
+
 
 class Worker:
-    """Runs until `stop()`, until the server says that the run is over, or until it stays unreachable."""
+    """Runs until `stop()`, until the server says that the run is over, or until it refuses us or stays unreachable:
+    then `error` says why."""
 
     def __init__(
         self, agent: Any, reward: RewardFunction | None, config: WorkerConfig, *, notice: Notice = lambda _: None
@@ -74,7 +83,7 @@ class Worker:
         self._loop_thread.start()
         count = self._concurrency()
         for number in range(count):
-            thread = threading.Thread(target=self._slot, args=(number,), name=f"worker-{number}", daemon=True)
+            thread = threading.Thread(target=self._watched_slot, args=(number,), name=f"worker-{number}", daemon=True)
             thread.start()
             self._slots.append(thread)
 
@@ -120,6 +129,17 @@ class Worker:
         )
         return 1
 
+    def _watched_slot(self, number: int) -> None:
+        try:
+            self._slot(number)
+        except Exception as error:  # a slot that dies unseen would leave the run waiting for it
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Claim nothing more in any slot."""
+        self.error = self.error or error
+        self._stop.set()
+
     def _slot(self, number: int) -> None:
         worker, lost_since = f"{self._name}/{number}", None
         while not self._stop.is_set():
@@ -132,9 +152,8 @@ class Worker:
                 return
             except ServerUnreachable as error:
                 lost_since = lost_since or time.monotonic()
-                if self._stop.is_set() or time.monotonic() - lost_since > self._config.patience:
-                    self.error = error
-                    return
+                if time.monotonic() - lost_since > self._config.patience:
+                    self._give_up(error)
                 self._stop.wait(0.5)
                 continue
             if claim is not None:
@@ -169,11 +188,18 @@ class Worker:
             return False
         except ServerUnreachable as error:
             self._notice(str(error))
+        except LightningError as error:
+            self._notice(f"attempt {claim['attempt_id']} is given up: {error}")
+            return False
         return True
 
     def _end(self, claim: Mapping[str, Any], ending: Ending) -> None:
-        """Send the end until the server has it; after the lease has run out somebody else has the rollout anyway."""
+        """Send the end until the server has it; after the lease has run out somebody else has the rollout anyway.
+
+        An ending that the server refuses is sent once more in a short form, so that the rollout ends with the reason.
+        """
         give_up = time.monotonic() + max(float(claim["lease_seconds"]), 10.0)
+        shortened = False
         while True:
             try:
                 self._link.end(
@@ -193,6 +219,11 @@ class Worker:
                     self._notice(f"attempt {claim['attempt_id']} could not be ended: {error}")
                     return
                 time.sleep(0.3)
+            except LightningError as error:
+                self._notice(f"the end of attempt {claim['attempt_id']} was refused: {error}")
+                if shortened or not isinstance(error, RequestError):
+                    return
+                ending, shortened = ending.refused(error), True
 
 
 class _Run:
@@ -225,7 +256,7 @@ class _Run:
         agent = build(worker._agent)
         task = Task(**claim["task"])
         began = time.monotonic()
-        with claimed(claim, config=worker._config.client, agent=agent) as record:
+        with claimed(claim, config=worker._config.client_for(claim), agent=agent) as record:
             try:
                 running = scope.in_context()
                 assert running is not None

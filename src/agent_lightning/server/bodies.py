@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -72,7 +73,8 @@ class QueueBody(BaseModel):
     mode: Literal["train", "val", "test"] = "train"
 
 
-def claim_json(claim: Claim) -> dict[str, Any]:
+def claim_json(claim: Claim, client: Mapping[str, Any]) -> dict[str, Any]:
+    """`client`: the server's settings for agents, which hold where a worker has none of its own."""
     rollout, task = claim.rollout, claim.rollout.task
     return {
         "rollout_id": rollout.id,
@@ -86,4 +88,5 @@ def claim_json(claim: Claim) -> dict[str, Any]:
         "task": {"id": task.id, "input": task.input, "split": task.split, "meta": dict(task.meta)},
         "sibling": rollout.sibling,
         "group_id": rollout.group_id,
+        **client,
     }

@@ -14,6 +14,7 @@ from agent_lightning.records import Outcome, Rollout, Task
 from agent_lightning.server.access import attempt_of, rollout_access
 from agent_lightning.server.bodies import ClaimBody, EndBody, LiveBody, QueueBody, RewardsBody, claim_json
 from agent_lightning.server.state import ServerState
+from agent_lightning.trainer.config import without_secrets
 
 router = APIRouter(prefix="/api/v1")
 
@@ -49,7 +50,7 @@ async def claim(body: ClaimBody, request: Request) -> Response | dict[str, Any]:
         claiming.cancel()
         raise Fenced("the run is over: nothing will be queued any more")
     claimed = claiming.result()
-    return Response(status_code=204) if claimed is None else claim_json(claimed)
+    return Response(status_code=204) if claimed is None else claim_json(claimed, state.client)
 
 
 @router.post("/live")
@@ -69,7 +70,7 @@ async def live(body: LiveBody, request: Request) -> dict[str, Any]:
     )
     # Nobody renews a live rollout's lease: it lives as long as an attempt may.
     claimed = await state.store.start_live(rollout, body.worker, lease_seconds=state.rollout_deadline)
-    return claim_json(claimed)
+    return claim_json(claimed, state.client)
 
 
 @router.post("/attempts/{attempt_id}/heartbeat")
@@ -145,7 +146,7 @@ async def one(rollout_id: str, request: Request) -> Mapping[str, Any]:
 async def runs(request: Request) -> Mapping[str, Any]:
     state = state_of(request)
     state.keys.look(key_of(request))
-    return {"runs": await state.store.runs()}
+    return {"runs": [{**run, "settings": without_secrets(run["settings"])} for run in await state.store.runs()]}
 
 
 @router.get("/runs/{run_id}/events")

@@ -26,7 +26,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise RunInUse(
             f"{host}:{port} cannot be used ({error.strerror}): is another server running there? Stop it, or choose "
-            "another port with --port"
+            "another one with the setting `port` (--set port=N; `agent-lightning serve --port N`)"
         ) from error
     listener.listen(2048)
     return listener

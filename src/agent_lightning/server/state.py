@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from agent_lightning.gateway.gateway import Gateway
 from agent_lightning.server.access import Keys
@@ -18,4 +20,5 @@ class ServerState:
     keys: Keys = field(default_factory=Keys)
     lease_seconds: float = 60.0
     rollout_deadline: float = 600.0
+    client: Mapping[str, Any] = field(default_factory=dict)  # settings that a claim brings to its worker
     over: asyncio.Event = field(default_factory=asyncio.Event)  # nothing will be queued any more

@@ -31,6 +31,7 @@ from agent_lightning.store.rows import (
     writable,
 )
 from agent_lightning.store.statements import any_of, new_row, param, params, sql
+from agent_lightning.store.store import RETRIES_PER_ATTEMPT
 
 _R, _A, _C = schema.rollouts, schema.attempts, schema.calls
 _ATTEMPT_COLUMNS = len(_A.c)
@@ -66,6 +67,10 @@ _UNSTART = sql(
     .values(status="queued", attempts=_R.c.attempts - 1, attempt_id=_PREVIOUS)
 )
 _LAPSED = sql(select(_A.c.id).where(_A.c.status == "running", _A.c.lease_until < param("now")))
+_AT_WORK = sql(
+    select(_A.c.id).join_from(_A, _R, _A.c.rollout_id == _R.c.id).where(_A.c.status == "running", _R.c.mode != "live")
+)
+_ENDINGS = sql(select(_A.c.outcome).where(_A.c.rollout_id == param("id"), _A.c.outcome.is_not(None)))
 _OPEN = sql(
     select(_R.c.id, _R.c.attempt_id, _R.c.status).where(
         _R.c.id.in_(any_of("ids")), _R.c.status.in_(["queued", "running"])
@@ -205,6 +210,8 @@ def why_fenced(attempt: Attempt, rollout: Rollout) -> str:
         cause = "its rollout was cancelled"
     elif attempt.outcome is Outcome.LOST_WORKER:
         cause = "its lease ran out"
+    elif attempt.outcome is None:
+        cause = "it was given back, because its worker was found dead"
     else:
         cause = f"it ended as {attempt.outcome}"
     return f"attempt {attempt.id!r} of rollout {rollout.id!r} is over: {cause}; stop working on it"
@@ -243,11 +250,17 @@ def _end(
 
 
 def _goes_again(db: Connection, attempt: Attempt, rollout: Rollout, outcome: Outcome) -> bool:
-    if rollout.mode == "live" or rollout.attempts >= rollout.max_attempts:
+    """Asked after the attempt has ended, so that its own outcome is among the endings."""
+    if rollout.mode == "live" or (outcome not in RETRIED and outcome is not Outcome.AGENT_ERROR):
         return False
-    if outcome is Outcome.AGENT_ERROR:  # trying again after a trained call would be rejection sampling
-        return not db.execute(_TRAINED, {"attempt_id": attempt.id}).fetchone()[0]
-    return outcome in RETRIED
+    endings = [Outcome(row[0]) for row in db.execute(_ENDINGS, {"id": rollout.id})]
+    retried = sum(ending in RETRIED for ending in endings)
+    if outcome in RETRIED:
+        return retried < RETRIES_PER_ATTEMPT * rollout.max_attempts
+    if len(endings) - retried >= rollout.max_attempts:
+        return False
+    # trying again after a trained call would be rejection sampling
+    return not db.execute(_TRAINED, {"attempt_id": attempt.id}).fetchone()[0]
 
 
 def _finish_attempt(db: Connection, attempt: Attempt, outcome: Outcome | None, detail: str | None, now: float) -> None:
@@ -277,6 +290,16 @@ def expire(db: Connection, now: float) -> list[str]:
         detail = f"worker {attempt.worker!r} was not heard of: its lease ran out {late:.1f} s ago"
         _end(db, attempt, rollout, Outcome.LOST_WORKER, detail=detail, result=None, now=now)
     return lapsed
+
+
+def give_back(db: Connection, gone: Callable[[str], bool], now: float) -> list[str]:
+    found = [_both(db, row[0]) for row in db.execute(_AT_WORK).fetchall()]
+    dead = [(attempt, rollout) for attempt, rollout, _ in found if gone(attempt.worker)]
+    for attempt, rollout in dead:
+        detail = f"worker {attempt.worker!r} was found dead: its attempt was given back"
+        _finish_attempt(db, attempt, None, detail, now)
+        _close(db, replace(rollout, status=RolloutStatus.QUEUED, detail=detail), None)
+    return [attempt.id for attempt, _ in dead]
 
 
 def cancel(db: Connection, rollout_ids: Iterable[str], now: float) -> int:

@@ -122,7 +122,7 @@ attempts = Table(
     _time("lease_until"),
     _time("started_at"),
     Column("ended_at", Float),
-    Column("outcome", Text),  # None on an ended attempt: its rollout was cancelled
+    Column("outcome", Text),  # None on an ended attempt: cancelled, or given back
     Column("detail", Text),
     _text("key_hash"),  # SHA-256 of the rollout key, hexadecimal
     _number("next_order"),  # order of the next call that is admitted

@@ -217,6 +217,9 @@ class SqliteStore:
     async def expire_leases(self) -> list[str]:
         return await self._write(attempts.expire, self._clock(), after=self._some_changed)
 
+    async def give_back(self, gone: Callable[[str], bool]) -> list[str]:
+        return await self._write(attempts.give_back, gone, self._clock(), after=self._some_changed)
+
     def _more_queued(self, _: object) -> None:
         self._queued.notify()
 

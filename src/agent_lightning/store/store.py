@@ -14,6 +14,8 @@ from agent_lightning.records import Call, Claim, Outcome, PolicyVersion, Reward,
 
 Scope = Literal["calls", "rewards"]
 
+RETRIES_PER_ATTEMPT = 10  # a rollout whose machines fail more often than max_attempts times this is given up
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
@@ -103,12 +105,20 @@ class Store(Protocol):
         """End the attempt once and seal its calls, then queue the rollout again or finish it.
 
         The same ending again is harmless; another one raises Conflict, a lost lease Fenced. Retried outcomes
-        (RETRIED) queue again while attempts are left. AGENT_ERROR queues again only if no trained call completed.
+        (RETRIED) never count against max_attempts: they queue again until RETRIES_PER_ATTEMPT x max_attempts of a
+        rollout's attempts have ended so. AGENT_ERROR queues again only if no trained call completed and fewer than
+        max_attempts attempts have ended otherwise.
         """
         ...
 
     async def expire_leases(self) -> list[str]:
         """End attempts whose lease has run out as LOST_WORKER; gives their ids."""
+        ...
+
+    async def give_back(self, gone: Callable[[str], bool]) -> list[str]:
+        """Take running attempts from workers that `gone` (worker name -> bool) knows to be dead, without waiting for
+        their leases; gives the attempts' ids. They are sealed and fenced, have no outcome and count nowhere: their
+        rollouts are queued again. Live rollouts are left to their leases."""
         ...
 
     async def cancel(self, rollout_ids: Iterable[str]) -> int:

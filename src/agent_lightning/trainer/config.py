@@ -7,6 +7,7 @@ A name belongs to every part whose config has a field of that name. Explicit arg
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from agent_lightning.client.config import ClientConfig
 from agent_lightning.credit import CreditConfig
 from agent_lightning.errors import SettingError
 from agent_lightning.gateway.sampling import GatewayConfig
@@ -26,6 +28,7 @@ from agent_lightning.runner.queue import RunnerConfig
 
 PREFIX = "AGENT_LIGHTNING_"
 ALIASES = {"component_of_interest": "component"}
+SECRETS = ("worker_key", "admin_key", "read_key")  # never written down, never shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,6 @@ class LoopConfig:
     reward_weights: Mapping[str, float] = field(default_factory=dict)  # by part; 1 where none is given
     time_limit: float | None = None  # seconds of training after which the run ends in good order
     test_rollouts: bool = True  # measure the test split before and after
-    debug_trace: bool = False
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -58,8 +60,13 @@ class LoopConfig:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise SettingError(f"{name} is {value}: wanted {low} to {high}")
-        if self.time_limit is not None and self.time_limit <= 0:
+        if self.time_limit is not None and not self.time_limit > 0:
             raise SettingError(f"time_limit is {self.time_limit}: seconds above 0 are wanted, or none")
+        numbers = {"success_reward": self.success_reward}
+        numbers |= {f"reward_weights[{name!r}]": value for name, value in self.reward_weights.items()}
+        for name, number in numbers.items():
+            if not math.isfinite(number):
+                raise SettingError(f"{name} is {number}: a finite number is wanted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +76,26 @@ class ServerConfig:
     durability: Literal["process", "power"] = "process"
     reward_deadline: float = 86_400.0  # seconds after the end of a live rollout
     chat_template: str | None = None  # Jinja text, or a path to it
-    max_step_timeout: float | str = "30s"
+    max_step_timeout: float | str = "30s"  # of agents that set none themselves, as the next one
     retry_strategy: str = "exponential_backoff"
-    worker_key: str | None = None  # needed off loopback
-    admin_key: str | None = None
+    worker_key: str | None = field(default=None, repr=False)  # needed off loopback
+    admin_key: str | None = field(default=None, repr=False)
+    read_key: str | None = field(default=None, repr=False)  # for GET requests of the API
 
     def __post_init__(self) -> None:
         if self.port is not None and not 0 <= self.port <= 65_535:
             raise SettingError(f"port is {self.port}: wanted 0 to 65535")
+        if not 0.0 <= self.reward_deadline <= 1e9:
+            raise SettingError(f"reward_deadline is {self.reward_deadline}: seconds from 0 to 1e9 are wanted")
+        self.client()
+
+    def client(self) -> ClientConfig:
+        """What agents are told. Raises SettingError for what no agent would take."""
+        return ClientConfig(max_step_timeout=self.max_step_timeout, retry_strategy=self.retry_strategy)  # type: ignore[arg-type]
+
+    def check_keys(self) -> None:
+        """Raises SettingError for an address that others can reach without keys. Readers of a run have no keys, so
+        this is asked for when something is about to be served."""
         if self.host not in ("127.0.0.1", "::1", "localhost") and not (self.worker_key and self.admin_key):
             raise SettingError(
                 f"host is {self.host!r}, which others can reach: set worker_key and admin_key, or bind to 127.0.0.1"
@@ -107,7 +126,16 @@ class TrainConfig:
     runner: RunnerConfig = field(default_factory=RunnerConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     work: WorkConfig = field(default_factory=WorkConfig)
-    given: Mapping[str, Any] = field(default_factory=dict)  # flat settings that were set, for the run's record
+    given: Mapping[str, Any] = field(default_factory=dict, repr=False)  # flat settings that were set
+
+    def record(self) -> dict[str, Any]:
+        """The flat settings that make this config again, keys left out; of a config made by hand, too."""
+        return without_secrets(self.given or _flat(self))
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Names of the keys that are set."""
+        return tuple(name for name in SECRETS if getattr(self.server, name) is not None)
 
     @classmethod
     def read(
@@ -119,14 +147,16 @@ class TrainConfig:
             **_from_env(os.environ if env is None else env),
             **_known(given or {}, "argument"),
         }
-        return cls.of(settings)
+        config = cls.of(settings)
+        config.server.check_keys()
+        return config
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> TrainConfig:
         flat = dict(settings)
         flat.setdefault("model", "smollm2")
         if isinstance(flat.get("component"), str):
-            flat["component"] = [flat["component"]]
+            flat["component"] = [name.strip() for name in flat["component"].split(",") if name.strip()]
         made = {name: _make(kind, flat) for name, kind in _PARTS.items()}
         replica = replace(_make(ReplicaConfig, flat, skip=("learner",), learner=made["learner"]))
         gateway = replace(made["gateway"], run_seed=made["loop"].seed, policy=replica.policy)
@@ -146,6 +176,7 @@ _PARTS: dict[str, Any] = {
     "work": WorkConfig,
 }
 _STATE = ("risen", "multiplier", "run_seed", "attempts_kept")  # fields that are no settings
+_CLIENT = frozenset(item.name for item in fields(ClientConfig))  # in one file with ours, and the agents' to judge
 NAMES = frozenset(
     item.name for kind in (*_PARTS.values(), ReplicaConfig) for item in fields(kind) if item.name not in _STATE
 ) - {"learner"}
@@ -199,11 +230,52 @@ def _from_file(file: Path | None) -> dict[str, Any]:
         return {}
     try:
         with file.open("rb") as handle:
-            return _known(tomllib.load(handle), f"{file}:")
+            return _known(_ours(tomllib.load(handle), file), f"{file}:")
     except OSError as error:
         raise SettingError(f"{file} cannot be read: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise SettingError(f"{file} is not TOML: {error}") from error
+
+
+def _ours(content: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """The training's part of a settings file. Raises SettingError for a table that nobody reads."""
+    found = {}
+    for name, value in content.items():
+        own = ALIASES.get(name, name)
+        if own not in NAMES and (own in _CLIENT or (name == "client" and isinstance(value, dict))):
+            continue
+        if isinstance(value, dict) and own != "reward_weights":
+            raise SettingError(
+                f"{file}: the table [{name}] is not known: settings stand at the top of the file, beside [client] and "
+                "[reward_weights]"
+            )
+        found[name] = value
+    return found
+
+
+def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in SECRETS}
+
+
+def secrets_of(file: Path | None, env: Mapping[str, str]) -> dict[str, Any]:
+    """Keys from environment and file, for a run that is taken up again: its record has none."""
+    settings = {**_from_file(file), **_from_env(env)}
+    return {name: settings[name] for name in SECRETS if name in settings}
+
+
+def _flat(config: TrainConfig) -> dict[str, Any]:
+    """Values other than the defaults, by their flat names."""
+    # last wins: what the replicas are told of model, policy and context is what counts
+    parts = (config.gateway, config.server, config.work, config.runner, config.credit, config.schedule)
+    found: dict[str, Any] = {}
+    for part in (*parts, config.learner, config.loop, config.replica):
+        for item in fields(part):
+            value = getattr(part, item.name)
+            default = item.default_factory() if item.default_factory is not MISSING else item.default
+            derived = part is config.gateway and item.name in ("context_length", "policy")
+            if item.name in NAMES and value != default and not derived:
+                found[item.name] = value
+    return found
 
 
 def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
@@ -213,7 +285,7 @@ def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
         name = key.removeprefix(PREFIX).lower()
         name = ALIASES.get(name, name)
         if key.startswith(PREFIX) and name in NAMES:
-            found[name] = value.split(",") if name == "component" else value
+            found[name] = value
     return found
 
 
@@ -228,5 +300,12 @@ def _check_together(config: TrainConfig) -> None:
             f"then warmup_steps = {schedule.warmup_steps}, but total_steps = {loop.total_steps}; raise total_steps or "
             "lower warmup_trajectories and warmup_steps"
         )
+    unused = {"exponential_decay": ("credit_floor",), "linear_decay": ()}
+    for name in unused.get(config.credit.credit_assignment, ("credit_decay", "credit_floor")):
+        if name in config.given:
+            raise SettingError(
+                f"{name} is {config.given[name]}, but credit_assignment {config.credit.credit_assignment!r} does not use "
+                "it: leave it out, or choose 'linear_decay'"
+            )
     if config.learner.algorithm != "grpo":
         raise SettingError(f"algorithm is {config.learner.algorithm!r}: 'grpo' is what this version can train")

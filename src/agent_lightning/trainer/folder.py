@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,15 +47,23 @@ class RunFolder:
     def report(self) -> Path:
         return self.path / "report.html"
 
-    def create(self, settings: Mapping[str, Any]) -> None:
-        """Make the folder and write down the settings of a new run."""
+    def create(self, settings: Mapping[str, Any], *, secrets: Sequence[str] = ()) -> None:
+        """Make the folder and write down the run's settings, and the names of the keys that it has."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
-        _write(self.path / "run.json", json.dumps({"run": self.name, "settings": settings}, indent=1, default=str))
+        record = {"run": self.name, "settings": settings, "secrets": list(secrets)}
+        _write(self.path / "run.json", json.dumps(record, indent=1, default=str))
 
     def settings(self) -> dict[str, Any]:
-        """The settings that the run was begun with. Raises SettingError where there is no run."""
+        """The settings that the run was last taken up with. Raises SettingError where there is no run."""
+        return self._record()["settings"]
+
+    def secrets(self) -> tuple[str, ...]:
+        """Names of the keys that the run has; their values are not written down."""
+        return tuple(self._record().get("secrets", ()))
+
+    def _record(self) -> dict[str, Any]:
         try:
-            return json.loads((self.path / "run.json").read_text(encoding="utf-8"))["settings"]
+            return json.loads((self.path / "run.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             others = sorted(entry.parent.name for entry in self.path.parent.glob("*/run.json"))
             known = f"; runs there: {', '.join(others)}" if others else ""

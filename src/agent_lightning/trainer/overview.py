@@ -11,10 +11,9 @@ from typing import Any
 from agent_lightning.metrics.declared import METRICS
 from agent_lightning.records import Outcome
 from agent_lightning.store.view import Dropped, StoreView
-from agent_lightning.trainer.config import NAMES, TrainConfig
+from agent_lightning.trainer.config import NAMES, SECRETS, TrainConfig
 from agent_lightning.trainer.folder import RunFolder
 
-SECRET = ("worker_key", "admin_key")
 REASONS: Mapping[str, str] = {
     Outcome.OK: "finished",
     Outcome.AGENT_ERROR: "the agent raised an error; a failure is not a zero, so it is left out unless failure_reward is set",
@@ -141,7 +140,7 @@ def changed(config: TrainConfig) -> list[Setting]:
             if item.default_factory is not MISSING:
                 default = item.default_factory()
             if item.name in NAMES and value != default:
-                shown = "(not shown)" if item.name in SECRET else value
+                shown = "(not shown)" if item.name in SECRETS else value
                 found.setdefault(item.name, Setting(name=item.name, value=shown, default=default))
     return list(found.values())
 

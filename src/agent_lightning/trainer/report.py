@@ -50,7 +50,7 @@ class Chart:
 
 
 def write(folder: RunFolder) -> Path | None:
-    """Write the report whole or not at all; None when nothing has been measured yet. Raises StoreError, OSError."""
+    """Write the report whole or not at all; None when nothing has been measured yet. Raises StoreError, CheckpointError."""
     with StoreView(folder.store) as view:
         run = overview(folder, view)
         if not run.held and not run.steps:

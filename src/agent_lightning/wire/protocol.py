@@ -17,7 +17,8 @@ GET  /api/v1/rollouts/ID         admin or read key
 GET  /healthz, /readyz, /metrics
 
 claim:  {"rollout_id", "attempt_id", "run_id", "number", "mode", "key", "lease_seconds", "deadline_seconds",
-         "task": {"id", "input", "split", "meta"}, "sibling", "group_id"}
+         "task": {"id", "input", "split", "meta"}, "sibling", "group_id",
+         "component", "max_step_timeout", "retry_strategy"}   the server's settings: a worker's own win over them
 reward: {"id", "name", "value", "target", "target_id", "source", "created_at"}
 Errors: {"error": {"message", "type", "param", "code"}} everywhere, OpenAI's shape.
 """

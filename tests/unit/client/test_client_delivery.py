@@ -16,8 +16,8 @@ from agent_lightning import current_rollout, emit_reward
 from agent_lightning.client import emit, outbox
 from agent_lightning.client.config import ClientConfig
 from agent_lightning.client.link import Link
-from agent_lightning.client.outbox import OUTBOX, Outbox, Tempo
-from agent_lightning.client.scope import Scope
+from agent_lightning.client.outbox import OUTBOX, Message, Outbox, Tempo
+from agent_lightning.client.scope import Scope, in_context
 from agent_lightning.client.session import claimed, scope_of
 from agent_lightning.errors import AccessDenied, Fenced, RewardError, ServerUnreachable, SettingError
 
@@ -117,6 +117,15 @@ def test_a_claim_of_another_version_is_named(config: ClientConfig) -> None:
         pass
 
 
+def test_an_agent_does_not_see_what_it_is_judged_by(config: ClientConfig) -> None:
+    task = {"id": "t", "input": "2+2", "split": "train", "meta": {"answer": 4}, "answer": 4}
+    with claimed(claim(task=task), config=config):
+        now, inner = current_rollout(), in_context()
+    assert now is not None
+    assert inner is not None
+    assert dict(now.task) == dict(inner.task) == {"id": "t", "input": "2+2", "split": "train"}
+
+
 @pytest.mark.usefixtures("installed")
 def test_every_call_and_rollout_leaves_a_span_that_names_it(gateway: FakeServer) -> None:
     config = ClientConfig(endpoint=gateway.url, debug_trace=True, redact=[r"secret \w+"])
@@ -179,6 +188,62 @@ def test_uploads_are_batched_when_many_come_and_not_when_few_do() -> None:
     ]  # fmt: skip
     tempo.arrived(True)
     assert tempo.batching
+
+
+class Unwritable:
+    def __str__(self) -> str:
+        raise RuntimeError("an object of the agent's")
+
+
+def test_what_cannot_be_written_is_counted_and_the_next_is_delivered(
+    gateway: FakeServer, config: ClientConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    box = Outbox()
+    scope = scope_of(claim(), config=config)
+
+    def end(result: Any) -> Message:
+        return Message(
+            kind="end",
+            endpoint=gateway.url,
+            api_key=None,
+            send=lambda link: link.end("at-1", key="alr-1", outcome="ok", result=result) and None,
+        )
+
+    for value in (Unwritable(), "fine"):
+        box.put_message(end(value))
+        box.put_span(scope, {"name": value})
+        assert box.flush(5.0)
+    assert box.lost() == {"end": 1, "span": 1}
+    assert scope.record.lost == {"span": 1}
+    assert [seen.body["result"] for seen in gateway.on("/end")] == ["fine"]
+    (export,) = gateway.on("/v1/traces")
+    assert export.body["resourceSpans"][0]["scopeSpans"][0]["spans"] == [{"name": "fine"}]
+    assert len(caplog.records) == 2, "the first reason of each kind is said"
+    box.close()
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_body_of_a_shape_that_nobody_expects_is_sent_all_the_same(gateway: FakeServer) -> None:
+    odd = [{"role": "assistant", "content": 5, "tool_calls": ["x", {"function": "y"}]}, {"tool_calls": 7}, "z"]
+    with claimed(claim(), config=ClientConfig(endpoint=gateway.url, debug_trace=True)), httpx2.Client() as client:
+        asked = client.post(
+            f"{DEAD}/v1/messages", json={"model": "m", "messages": odd}, headers={"anthropic-version": "1"}
+        )
+    assert asked.status_code == 200
+    assert len(spans(gateway)) == 2
+
+
+def test_a_batch_waits_for_company(gateway: FakeServer) -> None:
+    box = Outbox()
+    scope = scope_of(claim(), config=ClientConfig(endpoint=gateway.url, async_data_upload=True))
+    for number in range(40):
+        box.put_span(scope, {"name": str(number)})
+        time.sleep(0.001)
+    assert box.flush(5.0)
+    exports = [seen.body["resourceSpans"][0]["scopeSpans"][0]["spans"] for seen in gateway.on("/v1/traces")]
+    assert len(exports) <= 2
+    assert [span["name"] for spans in exports for span in spans] == [str(number) for number in range(40)]
+    box.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -168,6 +168,18 @@ def test_without_a_server_the_agent_runs_to_its_own_provider(agent: Agent, provi
     assert provider.calls[0].headers["authorization"] == "Bearer sk-secret"
 
 
+def test_an_endpoint_that_is_no_training_server_does_not_hurt(
+    agent: Agent, gateway: FakeServer, provider: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client_loopback.claim", lambda *_, **__: {"task": 5, "rollout_id": "x"})
+    with injected(agent, gateway):
+        assert agent.run("a") == "provider: a"
+    with inject_runtime(
+        agent, endpoint=f"http://{'a' * 70}.invalid", trace_sampling_rate=1.0
+    ):  # a label has 63 letters
+        assert agent.run("b") == "provider: b"
+
+
 def test_a_gateway_that_fails_in_the_middle_of_a_live_rollout_does_not_hurt(
     agent: Agent, gateway: FakeServer, provider: FakeServer
 ) -> None:

@@ -130,3 +130,23 @@ def test_the_order_of_siblings_does_not_matter(rewards, chance):
     base = group_advantages(rewards, normalizer=1.0)
     shuffled = group_advantages([rewards[i] for i in order], normalizer=1.0)
     assert shuffled == pytest.approx([base[i] for i in order], abs=1e-9)
+
+
+def test_success_is_measured_against_success_reward_and_not_against_the_batch():
+    group = [lived("a", 0.2, [1]), lived("b", 0.1, [1]), lived("c", 0.2, [1])]
+    assert assign({"g": group}, CreditConfig()).figures["reward.success"] == 0.0
+    assert assign({"g": group}, CreditConfig(success_reward=0.2)).figures["reward.success"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("strategy", ["uniform", "final_only", "exponential_decay"])
+def test_a_strategy_without_a_window_refuses_one(strategy):
+    with pytest.raises(SettingError, match="has no window"):
+        CreditConfig(credit_assignment=strategy, credit_window=3)
+
+
+@pytest.mark.parametrize(
+    "given", [{"credit_window": 0}, {"reward_range": (1.0, 0.0)}, {"reward_range": (0.0, float("nan"))}]
+)
+def test_credit_settings_out_of_range_are_refused(given):
+    with pytest.raises(SettingError, match=next(iter(given))):
+        CreditConfig(**given)

@@ -8,7 +8,6 @@ from agent_lightning.client.scope import RolloutRecord
 from agent_lightning.errors import RewardError
 from agent_lightning.records import Outcome
 from agent_lightning.runner.endings import ending_of
-from agent_lightning.runner.rendering import as_json
 from agent_lightning.runner.rewarding import check_signature, parts_of
 
 
@@ -81,21 +80,3 @@ def test_numbers_mappings_and_nothing_are_taken():
 def test_a_reward_function_of_the_wrong_shape_is_refused_at_once():
     with pytest.raises(RewardError, match=r"must take \(task, result, rollout\)"):
         check_signature(lambda task, result: 1.0)
-
-
-def test_results_are_shown_whatever_they_are():
-    class Message:
-        type, content = "ai", "hello"
-
-    class Odd:
-        def __repr__(self) -> str:
-            raise RuntimeError
-
-    shown = as_json({"messages": [Message()], "x": float("nan"), "long": "a" * 9000, "odd": Odd(), "set": {1}})
-    assert shown["messages"] == [{"role": "ai", "content": "hello"}]
-    assert shown["x"] == "nan"
-    assert len(shown["long"]) < 4100
-    assert shown["set"] == [1]
-    deep: list = []
-    deep.append(deep)
-    assert as_json(deep) is not None

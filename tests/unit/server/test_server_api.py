@@ -154,6 +154,12 @@ async def test_with_keys_each_door_needs_its_own(rig: Rig):
     assert (await chat(rig, {"Authorization": "Bearer alw-1"})).status_code == 401
 
 
+async def test_a_claim_brings_the_servers_settings_for_agents(rig: Rig):
+    rig.state.client = {"component": ["solver"], "max_step_timeout": 9.0, "retry_strategy": "none"}
+    claim, _ = await rig.claimed("a")
+    assert (claim["component"], claim["max_step_timeout"], claim["retry_strategy"]) == (["solver"], 9.0, "none")
+
+
 async def test_claims_end_when_the_run_is_over(rig: Rig):
     waiting = asyncio.create_task(rig.http.post("/api/v1/claims", json={"worker": "w", "wait_seconds": 30}))
     await asyncio.sleep(0.05)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent_lightning.errors import TrainingStopped
+from agent_lightning.errors import CheckpointError, TrainingStopped
 from agent_lightning.store.view import StoreView
 from agent_lightning.train import Trainer
 from agent_lightning.trainer import report
@@ -93,7 +93,7 @@ def test_a_report_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(CheckpointError, match="No space"):
         report.write(folder)
     assert folder.report.read_text(encoding="utf-8") == before
 

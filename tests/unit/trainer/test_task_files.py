@@ -60,13 +60,40 @@ def test_an_input_in_two_splits_is_refused():
         splits_of(["one", "two"], ["three"], ["two"])
 
 
-@given(st.integers(1, 30), st.integers(1, 10), st.integers(0, 5))
-def test_every_task_comes_once_an_epoch(size: int, count: int, seed: int):
+@given(st.integers(1, 30), st.integers(1, 12), st.integers(0, 5))
+def test_every_task_comes_once_an_epoch_and_every_step_has_different_ones(size: int, count: int, seed: int):
     tasks = [Task(id=str(i), input=i) for i in range(size)]
-    count = min(count, size)
-    steps = [drawn(tasks, seed=seed, step=step, count=count) for step in range(size)]
+    steps = [drawn(tasks, seed=seed, step=step, count=count) for step in range(2 * size)]
+    assert all(len({task.id for task in step}) == min(count, size) for step in steps)
     seen = [task.id for task in itertools.chain(*steps)]
-    if size % count == 0:
-        assert sorted(seen[:size]) == sorted(task.id for task in tasks)
-    assert drawn(tasks, seed=seed, step=3, count=count) == drawn(tasks, seed=seed, step=3, count=count)
-    assert all(len({task.id for task in step}) == len(step) for step in steps)
+    for begin in range(0, len(seen) - size + 1, size):
+        assert sorted(seen[begin : begin + size]) == sorted(task.id for task in tasks)
+    assert drawn(tasks, seed=seed, step=3, count=count) == steps[3] if size > 1 else True
+
+
+def test_a_line_separator_inside_a_text_ends_no_line(tmp_path: Path):
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"input": "one\u2028two\u0085three"}\r\n{"input": "four"}\n', encoding="utf-8")
+    assert [task.input for task in read_tasks(path, "train")] == ["one\u2028two\u0085three", "four"]
+
+
+def test_the_same_id_twice_in_a_file_names_both_lines(tmp_path: Path):
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"id": "a", "input": 1}\n\n{"id": "a", "input": 2}\n')
+    with pytest.raises(TaskError, match="'a' is there twice") as caught:
+        read_tasks(path, "train")
+    assert str(caught.value).startswith(f"{path}:3:") and f"{path}:1;" in str(caught.value)
+
+
+def test_an_id_of_null_is_made(tmp_path: Path):
+    path = tmp_path / "val.jsonl"
+    path.write_text('{"id": null, "input": 1}\n{"id": null, "input": 2}\n{"id": 0, "input": 3}\n')
+    assert [task.id for task in read_tasks(path, "val")] == ["val-0000", "val-0001", "0"]
+
+
+def test_a_line_may_name_its_split_if_it_is_the_files(tmp_path: Path):
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"input": 1, "split": "train"}\n')
+    assert read_tasks(path, "train")[0].split == "train"
+    with pytest.raises(TaskError, match=r":1: \"split\" is 'train', but the file holds the split 'test'"):
+        read_tasks(path, "test")

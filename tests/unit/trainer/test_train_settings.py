@@ -91,3 +91,79 @@ def test_a_host_that_others_reach_needs_keys():
 
 def test_component_has_an_alias_and_may_be_one_name():
     assert read(component_of_interest="solver").loop.component == ("solver",)
+
+
+def test_a_list_of_components_may_be_written_with_commas():
+    assert read(component="solver, checker").loop.component == ("solver", "checker")
+    env = {"AGENT_LIGHTNING_COMPONENT": "solver,checker"}
+    assert TrainConfig.read(ENOUGH, env=env).loop.component == ("solver", "checker")
+
+
+def test_the_agents_own_settings_in_the_same_file_are_left_alone(tmp_path: Path):
+    file = tmp_path / "lightning.toml"
+    file.write_text(
+        'total_steps = 10\nwarmup_trajectories = 0\nwarmup_steps = 2\nendpoint = "http://host:8000"\napi_key = "alw-1"\n'
+        'trace_sampling_rate = 0.5\nredact = ["secret"]\ndebug_trace = true\n'
+        '[client]\nprofiling_mode = true\nmax_step_timeout = "5s"\n[reward_weights]\nstyle = 0.5\n'
+    )
+    config = TrainConfig.read(file=file, env={})
+    assert config.loop.reward_weights == {"style": 0.5}
+    assert config.server.max_step_timeout == "30s"
+    assert not {"endpoint", "api_key", "client", "redact", "debug_trace"} & config.record().keys()
+
+
+def test_another_table_is_refused_by_name(tmp_path: Path):
+    file = tmp_path / "lightning.toml"
+    file.write_text("total_steps = 10\n[training]\nseed = 3\n")
+    with pytest.raises(SettingError, match=r"the table \[training\] is not known"):
+        TrainConfig.read(file=file, env={})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"credit_assignment": "uniform", "credit_decay": 0.5},
+        {"credit_assignment": "final_only", "credit_floor": 0.2},
+        {"credit_assignment": "exponential_decay", "credit_floor": 0.2},
+    ],
+)
+def test_a_credit_setting_that_the_strategy_does_not_use_is_refused(given):
+    unused = next(name for name in given if name != "credit_assignment")
+    with pytest.raises(SettingError, match=f"{unused} is .*does not use"):
+        read(**given)
+    assert read(credit_assignment="exponential_decay", credit_decay=0.5).credit.credit_decay == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("micro_tokens", 0),
+        ("weight_decay", -0.1),
+        ("adam_betas", [0.9, 1.0]),
+        ("adam_betas", [-0.1, 0.9]),
+        ("adam_eps", 0.0),
+        ("heartbeat_seconds", 0.0),
+        ("hold_seconds", -1.0),
+        ("success_reward", float("nan")),
+        ("success_reward", float("inf")),
+        ("reward_weights", {"style": float("inf")}),
+        ("failure_reward", float("nan")),
+        ("reward_range", [1.0, 1.0]),
+        ("reward_range", [1.0, 0.0]),
+        ("reward_deadline", -1.0),
+        ("time_limit", float("nan")),
+        ("max_step_timeout", "soon"),
+        ("retry_strategy", "hope"),
+        ("credit_window", 0),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused_with_its_name(name, value):
+    with pytest.raises(SettingError, match=name):
+        read(**{name: value})
+
+
+def test_keys_are_left_out_of_what_is_written_down():
+    config = read(worker_key="alw-1", admin_key="ala-1", read_key="alo-1", seed=3)
+    assert config.secrets == ("worker_key", "admin_key", "read_key")
+    assert config.record() == {**ENOUGH, "seed": 3}
+    assert TrainConfig.of({**config.record(), "host": "0.0.0.0"}).server.host == "0.0.0.0"  # readers need no keys
