@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from agent_lightning.client.config import read_config
 from agent_lightning.errors import LightningError, SettingError, TrainingStopped
 from agent_lightning.gateway.gateway import Gateway
+from agent_lightning.gateway.latency import figures as gateway_figures
 from agent_lightning.gateway.sampling import GatewayConfig
 from agent_lightning.models.chat_template import load_template
 from agent_lightning.models.models import read_card
@@ -197,6 +198,7 @@ class Session:
             journal=self.journal,
             changing=lambda why: self.gateway.hold.changing(why, drain_seconds=DRAIN_SECONDS),
             measured=self._report,
+            live_figures=lambda: gateway_figures(self.gateway.latencies, self.gateway.counts),
         )
         before = await self._tested(loop, "before", Position(schedule=self.config.schedule), splits)
         position = await loop.run()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +105,24 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path):
     (run.checkpoint(3) / "optimizer.safetensors").write_bytes(b"damaged")
     assert run.newest_whole() == run.checkpoint(2)
     assert trainer(tmp_path).fit(TASKS).steps == 3
+
+
+def test_an_update_that_is_not_finite_is_skipped_told_and_the_next_one_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from agent_lightning.learner.update import TorchLearner
+
+    real = TorchLearner.update
+    spoiled: list[int] = []
+
+    def once(self, share, *, rate, version):
+        if not spoiled:
+            spoiled.append(version)
+            first = share.samples[0]
+            nan = array("f", [float("nan")] * len(first.advantages))
+            share = replace(share, samples=(replace(first, advantages=nan), *share.samples[1:]))
+        return real(self, share, rate=rate, version=version)
+
+    monkeypatch.setattr(TorchLearner, "update", once)
+    assert trainer(tmp_path).fit(TASKS).steps == 3
+    assert [row["version"] for row in rows(tmp_path, "step")] == [0, 1, 2]

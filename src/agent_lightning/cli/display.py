@@ -16,6 +16,7 @@ from agent_lightning.train import TrainResult
 from agent_lightning.trainer.config import TrainConfig
 
 COLUMNS = (
+    ("success", "reward.success", "{:.0%}"),
     ("reward", "reward.mean", "{:.3f}"),
     ("loss", "learner.loss", "{:+.4f}"),
     ("entropy", "learner.entropy", "{:.3f}"),

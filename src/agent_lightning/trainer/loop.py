@@ -8,6 +8,7 @@ a process that is killed at any moment goes on from where it was, without sampli
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 
 from agent_lightning.credit import CreditReport
 from agent_lightning.errors import EngineBusy
+from agent_lightning.inference.engine import EngineLoad
 from agent_lightning.records import Batch, PolicyVersion, Rollout, Task, Trajectory
 from agent_lightning.replica.replica import ReplicaLost, Replicas
 from agent_lightning.runner.queue import RunnerQueue
@@ -79,8 +81,9 @@ class Loop:
 
     async def step(self, position: Position, watch: guard.RewardWatch) -> Position:
         """One turn of the circle."""
-        began = self.monotonic()
+        began, before = self.monotonic(), await self._load()
         rollouts = await self.collect(position)
+        seconds, after = self.monotonic() - began, await self._load()
         trajectories = await self.read(rollouts)
         report = reading.credit(trajectories, self.config.credit)
         await self.store.freeze(rollout.id for rollout in rollouts)
@@ -89,7 +92,11 @@ class Loop:
             report,
             policy=self.config.replica.policy,
             max_tokens=self.config.learner.max_sample_tokens,
-            figures={"rollout.seconds": self.monotonic() - began, **_counted(trajectories, report, position)},
+            figures={
+                "rollout.seconds": seconds,
+                **_engine_figures(before, after, seconds),
+                **_counted(trajectories, report, position),
+            },
         )
         record = await self.commit(position, batch, rollouts)
         position, done = await self.update(position, record, batch, began)
@@ -166,12 +173,9 @@ class Loop:
                 "reason": report.reason,
                 "version": report.version,
                 "seconds": seconds,
-                "figures": {
-                    **batch.figures,
-                    **report.figures,
-                    "learner.rate": record.rate,
-                    **await self._measured_now(),
-                },
+                "figures": _finite(
+                    {**batch.figures, **report.figures, "learner.rate": record.rate, **self.live_figures()}
+                ),
             }
             await save(self.replicas, self.folder, reached, done)
             return reached, done
@@ -292,18 +296,32 @@ class Loop:
                 if left == 1:
                     raise
 
-    async def _measured_now(self) -> dict[str, float]:
-        """Figures of engine and gateway; a busy engine is no reason to fail."""
+    async def _load(self) -> EngineLoad | None:
+        """None while the engine is busy with something else: a figure is no reason to fail."""
         try:
-            speed = {"engine.tokens_per_second": (await self.replicas.load()).tokens_per_second}
+            return await self.replicas.load()
         except EngineBusy:
-            speed = {}
-        return {**speed, **self.live_figures()}
+            return None
 
     def _progress(self, stage: str, step: int) -> Callable[[int, int], None]:
         return lambda done, total: self.journal.notice(
             "progress", {"stage": stage, "step": step, "done": done, "total": total}
         )
+
+
+def _finite(figures: Mapping[str, float]) -> dict[str, float]:
+    """A figure that is not finite is unknown; that an update gave none is told by its reason."""
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+
+def _engine_figures(before: EngineLoad | None, after: EngineLoad | None, seconds: float) -> dict[str, float]:
+    """What the engine did while the agents acted; nothing where its counters began anew."""
+    if before is None or after is None or after.tokens < before.tokens or seconds <= 0:
+        return {}
+    return {
+        "engine.tokens_per_second": (after.tokens - before.tokens) / seconds,
+        "engine.utilization": min(1.0, max(0.0, after.busy_seconds - before.busy_seconds) / seconds),
+    }
 
 
 def _counted(trajectories: Sequence[Trajectory], report: CreditReport, position: Position) -> dict[str, float]:
