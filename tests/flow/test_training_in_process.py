@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
@@ -34,6 +35,23 @@ def test_three_steps_leave_versions_checkpoints_and_a_score(tmp_path: Path):
         gaps = db.execute("select count(*) from calls where status != 'completed'").fetchone()[0]
     assert versions == [1, 2, 3]
     assert gaps == 0
+
+
+def test_a_run_gives_its_transitions_and_a_model_that_transformers_loads(tmp_path: Path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from agent_lightning.cli.exporting import export, trajectories
+
+    trainer(tmp_path).fit(TASKS)
+    trajectories("run", tmp_path / "out.jsonl", step=0, runs=str(tmp_path))
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert len(lines) == 12
+    first = lines[0]["transitions"][0]
+    assert len(first["action"]) == len(first["logprobs"]) >= 1
+    export(str(tmp_path / "run"), tmp_path / "merged", "latest")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    tokens = AutoTokenizer.from_pretrained(tmp_path / "merged")("7", return_tensors="pt")["input_ids"]
+    assert model(tokens).logits.isfinite().all()
 
 
 def test_sampler_and_learner_agree_on_every_token(tmp_path: Path):

@@ -84,6 +84,19 @@ def preflight(
 
 
 @app.command()
+def trajectories(
+    run: Annotated[str, typer.Argument(help="run (name or folder)")],
+    out: Annotated[Path, typer.Argument(help="file of JSON lines to write")],
+    step: Annotated[int | None, typer.Option(help="only the rollouts of this trainer step")] = None,
+    runs: Annotated[str, typer.Option(help="folder that holds the runs")] = "runs",
+) -> None:
+    """Write the transitions of a run's rollouts, one rollout a line, with exact token ids."""
+    from agent_lightning.cli.exporting import trajectories as go
+
+    go(run, out, step=step, runs=runs)
+
+
+@app.command()
 def export(
     run: Annotated[str, typer.Argument(help="run (name or folder)")],
     out: Annotated[Path, typer.Argument(help="folder to write the model to; must not exist")],

@@ -1,4 +1,4 @@
-"""`agent-lightning export`: a checkpoint's adapter, merged into its base model in float32."""
+"""`export`: a checkpoint, merged into its base model in float32. `trajectories`: what the policy lived through."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from agent_lightning.models.adapter import read_adapter
 from agent_lightning.models.chat_template import exported_template
 from agent_lightning.models.folder import check_manifest
 from agent_lightning.models.source import resolve
+from agent_lightning.records import RolloutStatus
+from agent_lightning.store.view import StoreView
 from agent_lightning.trainer.config import TrainConfig
+from agent_lightning.trainer.detail import rebuilt
 from agent_lightning.trainer.folder import RunFolder
+from agent_lightning.trajectory import write_jsonl
 
 
 def export(run: str, out: Path, checkpoint: str) -> None:
@@ -36,3 +40,16 @@ def _checkpoint(folder: RunFolder, wanted: str) -> Path:
         there = ", ".join(sorted(entry.name for entry in folder.checkpoints.glob("step-*"))) or "none"
         raise CheckpointError(f"{folder.path} has no checkpoint {wanted!r}; there are: {there}")
     return found
+
+
+def trajectories(run: str, out: Path, *, step: int | None, runs: str) -> None:
+    folder = run_folder(run, runs)
+    config = TrainConfig.of(folder.settings())
+    with StoreView(folder.store) as view:
+        rollouts = [
+            rollout
+            for rollout in view.rollouts(folder.name, mode="train")
+            if rollout.status is RolloutStatus.FINISHED and step in (None, rollout.step)
+        ]
+        count = write_jsonl(rebuilt(view, config, rollouts), out)
+    typer.echo(f"{count} rollouts of {folder.name}: {out}")

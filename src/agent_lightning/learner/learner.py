@@ -6,7 +6,6 @@ them over the ranks before it divides by the global count; a rank without sample
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -100,6 +99,3 @@ class Learner(Protocol):
     def restore(self, folder: Path) -> int:
         """Take up what `save` wrote; gives the version. Raises CheckpointError."""
         ...
-
-
-Progress = Callable[[Mapping[str, float]], None]

@@ -29,16 +29,19 @@ def rollout_reward(parts: Iterable[Reward], weights: Mapping[str, float]) -> flo
 
 
 def prompts(calls: Sequence[Call]) -> dict[str, array[int]]:
-    """The full prompt ids of each call by its id. A call's parent precedes it in `calls`."""
+    """The full prompt ids of each call by its id. Parents are among `calls`, in any order."""
+    by_id = {call.id: call for call in calls}
     known: dict[str, array[int]] = {}
-    sampled: dict[str, array[int]] = {}
     for call in calls:
-        head = array("i")
-        if call.parent_call_id is not None:
-            head = known[call.parent_call_id] + sampled[call.parent_call_id]
-            assert len(head) == call.prompt_offset, f"call {call.id} does not continue {call.parent_call_id}"
-        known[call.id] = head + call.suffix_ids
-        sampled[call.id] = call.sampled_ids
+        chain = [call]
+        while (parent := chain[-1].parent_call_id) is not None and parent not in known:
+            chain.append(by_id[parent])
+        for link in reversed(chain):
+            head = array("i")
+            if link.parent_call_id is not None:
+                head = known[link.parent_call_id] + by_id[link.parent_call_id].sampled_ids
+                assert len(head) == link.prompt_offset, f"call {link.id} does not continue {link.parent_call_id}"
+            known[link.id] = head + link.suffix_ids
     return known
 
 
@@ -74,7 +77,7 @@ def build(
 ) -> Trajectory:
     """The trajectory of one policy in one rollout; the newest `max_length` steps are kept, `cut` counts the rest."""
     complete = [call for call in calls if call.status is CallStatus.COMPLETED]
-    prompt_of = prompts(sorted(complete, key=lambda call: call.order))
+    prompt_of = prompts(complete)
     chosen = trained_calls(complete, policy, wanted)
     cut = max(0, len(chosen) - max_length) if max_length is not None else 0
     kept = chosen[cut:]

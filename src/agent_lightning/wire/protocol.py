@@ -34,8 +34,6 @@ VERSION = "x-lightning-version"  # in answers: policy version that began the ans
 SHOULD_RETRY = "x-should-retry"  # in answers: "false" stops the SDK's own retries
 RETRY_COUNT = "x-stainless-retry-count"  # set by the OpenAI and Anthropic SDKs
 
-ROLLOUT_KEY, WORKER_KEY, ADMIN_KEY, READ_KEY = "alr-", "alw-", "ala-", "alo-"
-
 CHAT = "/v1/chat/completions"
 MODELS = "/v1/models"
 TRACES = "/v1/traces"
