@@ -27,7 +27,7 @@ def success(run: Path) -> list[tuple[int, float]]:
 def main() -> None:
     out, *runs = map(Path, sys.argv[1:])
     series = [Series(name=run.name, points=success(run), style=style) for run, style in zip(runs, "abc", strict=False)]
-    chart = str(lines("validation success by step, three seeds", series, percent=True))
+    chart = str(lines("validation success by step, each line a seed", series, percent=True))
     svg = chart[chart.index("<svg") : chart.rindex("</svg>") + len("</svg>")]
     head, body = svg.split(">", 1)
     if "xmlns" not in head:

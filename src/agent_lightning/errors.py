@@ -42,6 +42,10 @@ class LearnerError(LightningError):
     """An update cannot be computed."""
 
 
+class PeerLost(LearnerError):
+    """Another rank died or fell silent while gradients were summed: the sum must be made again by a new crew."""
+
+
 class CheckpointError(LightningError):
     """A checkpoint is missing, incomplete or damaged."""
 

@@ -9,7 +9,7 @@ from urllib.parse import urlparse
 import torch
 import torch.distributed as dist
 
-from agent_lightning.errors import LearnerError
+from agent_lightning.errors import LearnerError, PeerLost
 
 CHUNK = 1 << 22  # elements added at once: bounds the extra memory and what a dead peer can hold up
 
@@ -49,7 +49,7 @@ class GlooRanks:
             for part in flat.view(-1).split(CHUNK):
                 dist.all_reduce(part, op=dist.ReduceOp.SUM)
         except RuntimeError as error:
-            raise LearnerError(f"rank {self.rank}: a peer died or fell silent during an update: {error}") from error
+            raise PeerLost(f"rank {self.rank}: a peer died or fell silent during an update: {error}") from error
 
     def close(self) -> None:
         if dist.is_initialized():

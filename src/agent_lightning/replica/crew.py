@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent_lightning.errors import EngineError
+from agent_lightning.errors import EngineError, PeerLost
 from agent_lightning.replica.line import Line
 from agent_lightning.replica.nursery import Nursery
 from agent_lightning.replica.process import ChildProcess
@@ -84,7 +84,7 @@ class Crew:
                     f"only some of the replicas could {kind}: {refusals[0] if refusals else 'no reason given'}"
                 )
             if refusals:
-                raise next((r for r in refusals if not isinstance(r, ReplicaLost)), refusals[0])  # type: ignore[misc]
+                raise _cause(refusals)
             return [task.result() for task in asked]
         finally:
             for task in asked:
@@ -164,3 +164,12 @@ class Crew:
             if stuck or len(silent) == len(self.children):
                 names = ", ".join(f"{child.name} (pid {child.pid})" for child in stuck or silent)
                 self._lose(f"{names} said nothing for {limit:g} s and was taken for dead")
+
+
+def _cause(refusals: Sequence[BaseException | None]) -> BaseException:
+    """What is wrong: a rank's own reason before the silence of a lost one, which is all that its peers can report."""
+    own = [error for error in refusals if error is not None and not isinstance(error, ReplicaLost | PeerLost)]
+    if own:
+        return own[0]
+    lost = next((error for error in refusals if isinstance(error, ReplicaLost)), None)
+    return lost or ReplicaLost(str(refusals[0]))
