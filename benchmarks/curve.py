@@ -14,7 +14,7 @@ from agent_lightning.trainer.charts import Series, lines
 STYLE = (
     "<style>text{font:12px system-ui,sans-serif;fill:#667}.grid{stroke:#8884}.line{fill:none;stroke-width:2}"
     ".a{stroke:#2563eb;fill:#2563eb}.b{stroke:#d97706;fill:#d97706}.c{stroke:#059669;fill:#059669}"
-    "polyline{fill:none!important}</style>"
+    "polyline{fill:none!important}.hit{fill:none}</style>"
 )
 
 
