@@ -104,6 +104,7 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path):
     second = command(*arguments, "--slots", "2")
     said, _ = server.communicate(timeout=100)
     assert server.returncode == 0, said
+    second.terminate()  # it may have come too late to be told that the run is over
     second.communicate(timeout=60)
     assert [row[0] for row in steps(tmp_path / "runs/shared")] == [1, 2]
 

@@ -148,7 +148,8 @@ class Worker:
                     worker=worker, run_id=self._config.run_id, wait_seconds=self._config.wait_seconds
                 )
                 lost_since = None
-            except Fenced:
+            except Fenced:  # the run is over: the other slots need not ask, nor wait for a server that goes away
+                self._stop.set()
                 return
             except ServerUnreachable as error:
                 lost_since = lost_since or time.monotonic()
