@@ -17,17 +17,18 @@ app = typer.Typer(
 
 File = Annotated[Path | None, typer.Argument(help="settings (TOML)", show_default=False)]
 Settings = Annotated[list[str] | None, typer.Option("--set", "-s", help="NAME=VALUE, over the file; may be repeated")]
+Resume = Annotated[str | None, typer.Option(help="run (name or folder) to go on with; FILE then gives its keys")]
+RunName = Annotated[str | None, typer.Option(help="name of the new run")]
+Plain = Annotated[bool, typer.Option("--plain", help="lines instead of a live display")]
 
 
 @app.command()
 def train(
     file: File = None,
-    resume: Annotated[
-        str | None, typer.Option(help="run (name or folder) to go on with; FILE then gives its keys")
-    ] = None,
+    resume: Resume = None,
     settings: Settings = None,
-    run: Annotated[str | None, typer.Option(help="name of the new run")] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live display")] = False,
+    run: RunName = None,
+    plain: Plain = False,
 ) -> None:
     """Train an agent: starts everything, shows progress, writes checkpoints and a report."""
     from agent_lightning.cli.training import train as go
@@ -38,13 +39,11 @@ def train(
 @app.command()
 def serve(
     file: File = None,
-    resume: Annotated[
-        str | None, typer.Option(help="run (name or folder) to go on with; FILE then gives its keys")
-    ] = None,
+    resume: Resume = None,
     settings: Settings = None,
-    run: Annotated[str | None, typer.Option(help="name of the new run")] = None,
+    run: RunName = None,
     port: Annotated[int | None, typer.Option(help="default 8000")] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live display")] = False,
+    plain: Plain = False,
 ) -> None:
     """Serve and train; agents come from elsewhere with `agent-lightning work module:agent`."""
     from agent_lightning.cli.training import serve as go
