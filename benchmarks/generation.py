@@ -44,7 +44,7 @@ def build(dtype_name: str) -> Any:
         hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3,
         vocab_size=49152, tie_word_embeddings=True, max_position_embeddings=2048,
     )  # fmt: skip
-    return LlamaForCausalLM(config).to(getattr(torch, dtype_name)).eval().requires_grad_(False)
+    return LlamaForCausalLM(config).bfloat16().to(getattr(torch, dtype_name)).eval().requires_grad_(False)
 
 
 def prompts_of(sizes: list[int], seed: int) -> list[list[int]]:

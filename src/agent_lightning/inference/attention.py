@@ -1,4 +1,4 @@
-"""Attention over slots of a static cache: one batched call for a decode step, one call a row for a prefill.
+"""Attention over slots of a static cache: one batched call for rows of one token, one call a row for a prefill.
 
 Query heads that share a key head are laid out as queries of it, so that grouped attention needs no repeated keys.
 Letters: N tokens, K key heads, G queries a key head, D head dim, L longest length of the step, S slots.
@@ -19,8 +19,9 @@ Attention = Callable[[Tensor, Tensor, int], Tensor]  # (queries NKGD, cache, K) 
 
 def attention_of(rows: Sequence[Row], dtype: torch.dtype, device: torch.device) -> Attention:
     """The cheapest way to attend for these rows."""
-    if any(len(row.tokens) > 1 for row in rows):
-        return _Prefill(rows, dtype, device)
+    singles = [row for row in rows if len(row.tokens) == 1]
+    if len(singles) < len(rows):
+        return _Mixed(rows, dtype, device) if len(singles) > 1 else _Prefill(rows, dtype, device)
     slots = [row.slot for row in rows]
     if slots == list(range(len(rows))):
         return _Decode(rows, dtype, device)
@@ -103,6 +104,23 @@ class _Prefill:
             parts.append(out.permute(2, 0, 1, 3).reshape(count, -1))
             begin += count
         return torch.cat(parts)
+
+
+class _Mixed:
+    """Rows of one token together, the others one by one."""
+
+    def __init__(self, rows: Sequence[Row], dtype: torch.dtype, device: torch.device) -> None:
+        is_single = torch.tensor([len(row.tokens) == 1 for row in rows for _ in row.tokens], device=device)
+        self.of_singles, self.of_longer = is_single.nonzero().squeeze(1), (~is_single).nonzero().squeeze(1)
+        self.singles = attention_of([row for row in rows if len(row.tokens) == 1], dtype, device)
+        self.longer = _Prefill([row for row in rows if len(row.tokens) > 1], dtype, device)
+
+    def __call__(self, queries: Tensor, cache: Tensor, key_heads: int) -> Tensor:
+        singles = self.singles(queries[self.of_singles], cache, key_heads)
+        out = singles.new_empty(queries.shape[0], singles.shape[1])
+        out[self.of_singles] = singles
+        out[self.of_longer] = self.longer(queries[self.of_longer], cache, key_heads)
+        return out
 
 
 def _causal(past: int, count: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -50,6 +50,10 @@ class Forward(Protocol):
         """Make `target` hold the first `length` tokens of `source`."""
         ...
 
+    def replace(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Full-weight training: take new values for the model's own parameters. Raises EngineError."""
+        ...
+
 
 def is_base(adapter: Adapter) -> bool:
     """Whether the adapter adds nothing: it has no matrices, or every B is zero."""
@@ -57,7 +61,7 @@ def is_base(adapter: Adapter) -> bool:
 
 
 def replace_weights(model: Any, weights: Mapping[str, np.ndarray]) -> None:
-    """Full-weight training: copy new values into the parameters. Raises EngineError when names or shapes differ."""
+    """Copy new values into the parameters. Raises EngineError when names or shapes differ."""
     parameters = dict(model.named_parameters())
     if unknown := sorted(weights.keys() - parameters.keys()):
         raise EngineError(f"{len(unknown)} published weights have no place in the model, {unknown[0]!r} among them")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from agent_lightning.errors import EngineError
-from agent_lightning.inference.forward import Row, is_base
+from agent_lightning.inference.forward import Row, is_base, replace_weights
 from agent_lightning.models.adapter import Adapter
 
 Pairs = dict[str, tuple[Tensor, Tensor]]  # module path -> A^T (in, r), scale x B^T (r, out)
@@ -55,6 +56,9 @@ class GeneralForward:
         if source != target:
             self._caches[target] = copy.deepcopy(self._caches[source])
         self._cut(self._caches[target], length)
+
+    def replace(self, weights: Mapping[str, np.ndarray]) -> None:
+        replace_weights(self.model, weights)
 
     def _cut(self, cache: DynamicCache, length: int) -> None:
         surplus = cache.get_seq_length() - length

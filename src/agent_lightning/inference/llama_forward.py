@@ -6,19 +6,21 @@ lie flat, without padding; projections of one input are one matrix product. Lett
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from agent_lightning.errors import EngineError
 from agent_lightning.inference.attention import Attention, attention_of
-from agent_lightning.inference.forward import Row, is_base
+from agent_lightning.inference.forward import Row, is_base, replace_weights
 from agent_lightning.inference.llama_cache import SlotCache
+from agent_lightning.inference.packed import ROWS, PackedWeight, pack
 from agent_lightning.models.adapter import Adapter
 
 FUSED = {
@@ -30,11 +32,17 @@ FUSED = {
 CHUNK = 512  # tokens of one prefill pass: bounds the activations, and more does not make products faster
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Projection:
     weight: Tensor  # (out, in)
     bias: Tensor | None
     sizes: tuple[int, ...]  # rows of `weight` that each fused layer owns
+    packed: PackedWeight | None  # the same once more, for few rows
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.packed is not None and x.shape[0] <= ROWS:
+            return self.packed(x)
+        return functional.linear(x, self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,10 @@ class _Block:
     out: _Projection
     gate_up: _Projection
     down: _Projection
+
+    @property
+    def projections(self) -> tuple[_Projection, ...]:
+        return self.qkv, self.out, self.gate_up, self.down
 
 
 Pairs = dict[tuple[int, str], tuple[Tensor, Tensor]]  # (layer, fused name) -> A^T (in, r), scale x B^T (r, out)
@@ -74,7 +86,7 @@ class LlamaForward:
         self.embedding: nn.Embedding = inner.embed_tokens
         self.dtype, self.device = self.embedding.weight.dtype, self.embedding.weight.device
         self.norm: Any = inner.norm
-        self.head: nn.Linear = model.lm_head
+        self.head = _projection([model.lm_head])
         self.vocabulary = int(self.head.weight.shape[0])
         self.blocks = [_block(layer) for layer in inner.layers]
         self.cos, self.sin = self._rotary(context_length)
@@ -113,6 +125,12 @@ class LlamaForward:
         with torch.inference_mode():
             self.cache.copy(source, target, length)
 
+    def replace(self, weights: Mapping[str, np.ndarray]) -> None:
+        """The packed copies are of the old values: from now on every product reads the weights themselves."""
+        replace_weights(self.model, weights)
+        for projection in (self.head, *(each for block in self.blocks for each in block.projections)):
+            projection.packed = None
+
     @torch.inference_mode()
     def extend(self, rows: Sequence[Row]) -> Tensor:
         self.cache.reserve(max(row.start + len(row.tokens) for row in rows))
@@ -138,7 +156,7 @@ class LlamaForward:
         if len(rows) < x.shape[0]:
             ends = torch.tensor([len(row.tokens) for row in rows], device=self.device).cumsum(0) - 1
             x = x[ends]
-        return functional.linear(self._normed(x, self.norm.weight), self.head.weight, self.head.bias).float()
+        return self.head(self._normed(x, self.norm.weight)).float()
 
     def _hidden(self, rows: Sequence[Row]) -> Tensor:
         """What the last block gives for every token (N, hidden); fills the cache."""
@@ -185,7 +203,7 @@ class LlamaForward:
 
 def _project(x: Tensor, projection: _Projection, spans: list[tuple[Pairs, int, int]], key: tuple[int, str]) -> Tensor:
     """W x + bias in the model's type, plus each span's scale B (A x), computed in float32."""
-    y = functional.linear(x, projection.weight, projection.bias)
+    y = projection(x)
     for pairs, begin, end in spans:
         if (pair := pairs.get(key)) is None:
             continue
@@ -223,16 +241,22 @@ def _portions(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _block(layer: Any) -> _Block:
-    fused = {name: _fuse([layer.get_submodule(path) for path in paths]) for name, paths in FUSED.items()}
+    fused = {name: _projection([layer.get_submodule(path) for path in paths]) for name, paths in FUSED.items()}
     return _Block(norm_in=layer.input_layernorm.weight, norm_mid=layer.post_attention_layernorm.weight, **fused)
 
 
-def _fuse(linears: list[nn.Linear]) -> _Projection:
-    """Lay the weights one behind the other and let the layers' parameters point into them: no second copy."""
+def _projection(linears: list[nn.Linear]) -> _Projection:
+    weight, bias = _fuse(linears)
     sizes = tuple(linear.weight.shape[0] for linear in linears)
-    bias = None
+    return _Projection(weight, bias, sizes, pack(weight, bias))
+
+
+def _fuse(linears: list[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """Lay the weights one behind the other and let the layers' parameters point into them: no second copy."""
     if len(linears) == 1:
-        return _Projection(linears[0].weight, linears[0].bias, sizes)
+        return linears[0].weight, linears[0].bias
+    sizes = [linear.weight.shape[0] for linear in linears]
+    bias = None
     with torch.no_grad():
         weight = torch.cat([linear.weight for linear in linears])
         for linear, part in zip(linears, weight.split(sizes), strict=True):
@@ -241,7 +265,7 @@ def _fuse(linears: list[nn.Linear]) -> _Projection:
             bias = torch.cat([linear.bias for linear in linears])
             for linear, part in zip(linears, bias.split(sizes), strict=True):
                 linear.bias.data = part
-    return _Projection(weight, bias, sizes)
+    return weight, bias
 
 
 def _fused_pair(

