@@ -14,12 +14,25 @@ import pytest
 
 from small_runs import command, settings_file
 
-# One call in flight, so that even the order of sums is the same.
-ALONE = {"workers": 1, "lease_seconds": 1, "total_steps": 5, "tasks_per_step": 2, "group_size": 3, "dtype": "float32"}
-EXACT = ("reward.mean", "learner.tokens")
-# Rollouts that are sampled again find another KV cache than the first time (fewer siblings' prefixes to reuse), which
-# moves the last bits of the sampler's log-probabilities. What was committed is repeated bit for bit.
-TO_THE_LAST_BITS = ("learner.loss", "learner.grad_norm", "learner.entropy")
+# One call in flight, so that even the order of sums is the same; and a rollout that is sampled again after a kill is
+# computed from nothing that other rollouts left in the cache, as the first time.
+ALONE = {
+    "workers": 1,
+    "share_prefixes": False,
+    "lease_seconds": 1,
+    "total_steps": 5,
+    "tasks_per_step": 2,
+    "group_size": 3,
+    "dtype": "float32",
+}
+FIGURES = (
+    "reward.mean",
+    "learner.tokens",
+    "learner.loss",
+    "learner.grad_norm",
+    "learner.entropy",
+    "learner.sampler_gap",
+)
 
 
 def finish(*arguments: str) -> str:
@@ -29,7 +42,7 @@ def finish(*arguments: str) -> str:
     return said
 
 
-def steps(run: Path, names: tuple[str, ...] = EXACT) -> list[tuple[float, ...]]:
+def steps(run: Path, names: tuple[str, ...] = FIGURES) -> list[tuple[float, ...]]:
     """(step, version, figures...) of every step that the journal tells."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [
@@ -70,9 +83,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, kills: 
     finish(*arguments)
     assert killed >= 1
     whole = tmp_path / "runs/whole"
-    assert steps(run) == steps(whole)
-    for got, wanted in zip(steps(run, TO_THE_LAST_BITS), steps(whole, TO_THE_LAST_BITS), strict=True):
-        assert got == pytest.approx(wanted, rel=1e-5)
+    assert steps(run) == steps(whole)  # bit for bit
     with sqlite3.connect(run / "store.db") as db:
         finished = db.execute("select count(*), count(distinct id) from rollouts where status = 'finished'").fetchone()
         lost = db.execute("select count(*) from rollouts where status not in ('finished', 'cancelled')").fetchone()[0]

@@ -173,7 +173,7 @@ class Life:
             prompt_ids=self.prompt.ids,
             sampling=self._sampling,
             noise_key=noise_key(self.access.rollout, parts.config, request, self.calls[0].order, position),
-            affinity=call.rollout_id,
+            affinity=call.attempt_id,
         )
         spoken = await speak(parts.engine, asked, parts.tokenizer, voice, teller)
         self.engine_seconds = max(self.engine_seconds, spoken.engine_seconds)

@@ -50,7 +50,7 @@ class GenerateRequest:
     prompt_ids: array[int]  # at least one
     sampling: Sampling
     noise_key: str  # with the token index it determines every draw: "run seed/task/sibling/call index/choice"
-    affinity: str = ""  # requests of one rollout share it: they go to one replica and reuse each other's KV cache
+    affinity: str = ""  # requests of one attempt share it: they go to one replica and reuse each other's KV cache
     version: int | None = None  # None: the newest published; a sequence keeps its version to the end
 
 

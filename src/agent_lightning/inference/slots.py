@@ -2,7 +2,7 @@
 
 The first `rows` slots are those in which sequences are decoded; close together, so that a decode step reads the cache
 in place. A finished sequence rests where it was until its row is needed, then moves to a shelf slot; the least
-recently used resting sequence is forgotten first. A slot's key is its published version: nothing is shared across keys.
+recently used resting sequence is forgotten first. Nothing is shared across lanes.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from dataclasses import dataclass, field
 from agent_lightning.records import token_ids
 
 Key = tuple[str, int, int]  # policy, version, count of publications so far: the same number may be published again
+Lane = tuple[
+    Key, str
+]  # sequences that may share: of one publication and, where rollouts are kept apart, of one rollout
 Copy = Callable[[int, int, int], None]  # source slot, target slot, tokens
 
 
 @dataclass(slots=True)
 class Slot:
     number: int
-    key: Key | None = None  # None: free
+    lane: Lane | None = None  # None: free
     tokens: array[int] = field(default_factory=token_ids)  # whose keys and values are in the cache
     active: bool = False  # a running sequence writes here
     used: int = 0  # clock of the last use
@@ -45,11 +48,11 @@ class SlotTable:
         self._crops = crops  # False: a slot's sequence can be used whole or not at all
         self._clock = 0
 
-    def find(self, key: Key, prompt: array[int]) -> tuple[Slot | None, int]:
+    def find(self, lane: Lane, prompt: array[int]) -> tuple[Slot | None, int]:
         """The slot with the longest usable prefix of the prompt, and its length: at most all but the last token."""
         best, length = None, 0
         for slot in (*self.rows, *self.shelf):
-            if slot.key != key:
+            if slot.lane != lane:
                 continue
             shared = min(common(slot.tokens, prompt), len(prompt) - 1)
             if not self._crops and shared < len(slot.tokens):
@@ -58,7 +61,7 @@ class SlotTable:
                 best, length = slot, shared
         return best, length
 
-    def take(self, key: Key, source: Slot | None, length: int) -> Slot:
+    def take(self, lane: Lane, source: Slot | None, length: int) -> Slot:
         """A row that holds the first `length` tokens of `source`, now active. At least one row must be idle."""
         self._clock += 1
         if source is None:
@@ -71,10 +74,10 @@ class SlotTable:
             prefix = source.tokens[:length]
             self._copy(source.number, row.number, length)
             if not source.active and source is not row and length == len(source.tokens):
-                source.key = None  # its sequence goes on in the row
+                source.lane = None  # its sequence goes on in the row
             row.tokens = prefix
             source.used = self._clock
-        row.key, row.active, row.used = key, True, self._clock
+        row.lane, row.active, row.used = lane, True, self._clock
         return row
 
     def rest(self, slot: Slot) -> None:
@@ -82,18 +85,18 @@ class SlotTable:
         self._clock += 1
         slot.active, slot.used = False, self._clock
 
-    def forget(self, keep: Callable[[Key], bool]) -> None:
-        """Free the resting slots whose key is not kept."""
+    def forget(self, keep: Callable[[Lane], bool]) -> None:
+        """Free the resting slots whose lane is not kept."""
         for slot in (*self.rows, *self.shelf):
-            if slot.key is not None and not slot.active and not keep(slot.key):
-                slot.key = None
+            if slot.lane is not None and not slot.active and not keep(slot.lane):
+                slot.lane = None
 
     def clear(self) -> None:
         for slot in (*self.rows, *self.shelf):
-            slot.key, slot.active = None, False
+            slot.lane, slot.active = None, False
 
     def _free_row(self, source: Slot | None) -> Slot:
-        free = [row for row in self.rows if row.key is None]
+        free = [row for row in self.rows if row.lane is None]
         if free:
             return free[0]
         resting = [row for row in self.rows if not row.active]
@@ -110,8 +113,8 @@ class SlotTable:
         places = [slot for slot in self.shelf if slot is not source]
         if not places:
             return
-        place = min(places, key=lambda slot: (slot.key is not None, slot.used))
-        if place.key is not None and place.used > row.used:
+        place = min(places, key=lambda slot: (slot.lane is not None, slot.used))
+        if place.lane is not None and place.used > row.used:
             return
         self._copy(row.number, place.number, len(row.tokens))
-        place.key, place.tokens, place.used = row.key, row.tokens, row.used
+        place.lane, place.tokens, place.used = row.lane, row.tokens, row.used

@@ -18,9 +18,9 @@ import torch
 from agent_lightning.errors import EngineError, PromptTooLong, RequestError
 from agent_lightning.inference.choose import choose_forward
 from agent_lightning.inference.engine import EngineLoad, GenerateRequest, Piece
-from agent_lightning.inference.forward import Forward, Row, is_base, replace_weights
+from agent_lightning.inference.forward import Forward, Row, is_base
 from agent_lightning.inference.sampling import Draw, Drawn, draw
-from agent_lightning.inference.slots import Key, Slot, SlotTable, common
+from agent_lightning.inference.slots import Key, Lane, Slot, SlotTable, common
 from agent_lightning.inference.versions import Versions
 from agent_lightning.models.adapter import Adapter
 from agent_lightning.records import FinishReason, nats, token_ids
@@ -32,10 +32,14 @@ RATE_WINDOW = 10.0  # seconds over which tokens_per_second is taken
 @dataclass(slots=True, eq=False)
 class _Sequence:
     request: GenerateRequest
-    key: Key
+    lane: Lane
     slot: Slot | None = None
     cached: int = 0  # prompt tokens that were not computed
     sampled: array[int] = field(default_factory=token_ids)
+
+    @property
+    def key(self) -> Key:
+        return self.lane[0]
 
 
 class TorchCore:
@@ -49,11 +53,14 @@ class TorchCore:
         context_length: int | None = None,
         dtype: torch.dtype | None = None,
         retained: int | None = None,
+        share_prefixes: bool = True,
         forward: Forward | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`retained` slots, by default as many as rows, keep finished sequences besides those that still lie in rows.
 
+        Without `share_prefixes` a request goes on from cached tokens of its own affinity alone: what a sequence is
+        computed from, and so every bit of its log-probabilities, then hangs on nothing that ran before it.
         `dtype`, if given, must be the model's: it is here so that a mistake is seen. Raises EngineError.
         """
         held = next(model.parameters()).dtype
@@ -69,6 +76,7 @@ class TorchCore:
         )
         self.slots = SlotTable(rows=max_sequences, shelf=shelf, copy=self.forward.copy, crops=self.forward.crops)
         self.versions = Versions(self.forward.prepare)
+        self._share = share_prefixes
         self._clock = clock
         self._waiting: deque[GenerateRequest] = deque()
         self._running: list[_Sequence] = []
@@ -162,20 +170,33 @@ class TorchCore:
         begin = self._clock()
         self._swap_when_drained()
         pieces, self._last_words = self._last_words, []
-        going = sorted(self._running, key=_order)
-        fresh, first_RV = self._admit()
-        logits = [] if first_RV is None else [first_RV]
-        if going:
-            logits.append(self.forward.extend([self._next_row(sequence) for sequence in going]))
-        if logits:
-            sequences = fresh + going
+        going = self._running[:]
+        fresh = self._admit()
+        if sequences := fresh + going:
+            logits_RV = self._compute(fresh, going)
             rows = [
                 Draw(sampling=s.request.sampling, noise_key=s.request.noise_key, sampled=s.sampled) for s in sequences
             ]
-            drawn = draw(torch.cat(logits) if len(logits) > 1 else logits[0], rows)
+            drawn = draw(logits_RV, rows)
             pieces.extend(self._append(sequence, token) for sequence, token in zip(sequences, drawn, strict=True))
             self._count(begin, len(sequences))
         return pieces
+
+    def _compute(self, fresh: list[_Sequence], going: list[_Sequence]) -> torch.Tensor:
+        """Logits for the next token of each, in this order: prompts and running sequences share their passes."""
+        leaders: dict[tuple[Lane, bytes], _Sequence] = {}
+        for sequence in fresh:
+            leaders.setdefault((sequence.lane, sequence.request.prompt_ids.tobytes()), sequence)
+        logits_of = self._pass(list(leaders.values()), going)
+        rows = []
+        for sequence in fresh:
+            leader = leaders[sequence.lane, sequence.request.prompt_ids.tobytes()]
+            if leader is not sequence:
+                assert leader.slot is not None
+                sequence.cached = len(leader.request.prompt_ids)
+                sequence.slot = self.slots.take(sequence.lane, leader.slot, sequence.cached)
+            rows.append(logits_of[leader])
+        return torch.stack(rows + [logits_of[sequence] for sequence in going])
 
     def _next_row(self, sequence: _Sequence) -> Row:
         slot = sequence.slot
@@ -216,55 +237,46 @@ class TorchCore:
 
     # -- admission
 
-    def _admit(self) -> tuple[list[_Sequence], torch.Tensor | None]:
-        """Start what waits and fits; gives the sequences and the logits behind their prompts."""
+    def _admit(self) -> list[_Sequence]:
+        """Start what waits and fits."""
         fresh: list[_Sequence] = []
         while self._waiting and self._held is None and len(self._running) < self.max_sequences:
             request = self._waiting.popleft()
-            sequence = _Sequence(request=request, key=self.versions.resolve(request.policy, request.version))
+            key = self.versions.resolve(request.policy, request.version)
+            sequence = _Sequence(request=request, lane=(key, "" if self._share else request.affinity or request.id))
             fresh.append(sequence)
             self._running.append(sequence)
-        if not fresh:
-            return [], None
-        leaders: dict[tuple[Key, bytes], _Sequence] = {}
-        for sequence in fresh:
-            leaders.setdefault((sequence.key, sequence.request.prompt_ids.tobytes()), sequence)
-        logits_of = self._prefill(list(leaders.values()))
-        rows = []
-        for sequence in fresh:
-            leader = leaders[sequence.key, sequence.request.prompt_ids.tobytes()]
-            if leader is not sequence:
-                assert leader.slot is not None
-                sequence.cached = len(leader.request.prompt_ids)
-                sequence.slot = self.slots.take(sequence.key, leader.slot, sequence.cached)
-            rows.append(logits_of[leader])
-        return fresh, torch.stack(rows)
+        return fresh
 
-    def _prefill(self, sequences: list[_Sequence]) -> dict[_Sequence, torch.Tensor]:
-        """Compute prompts in rounds: one that shares much with another of its round waits for it."""
+    def _pass(self, fresh: list[_Sequence], going: list[_Sequence]) -> dict[_Sequence, torch.Tensor]:
+        """Compute prompts in rounds, running sequences in the first: a prompt that shares much with another of its
+        round waits for it."""
         logits_of: dict[_Sequence, torch.Tensor] = {}
-        while sequences:
-            now: list[_Sequence] = []
+        while fresh or going:
+            starting: list[_Sequence] = []
             later: list[_Sequence] = []
-            for sequence in sequences:
-                source, held = self.slots.find(sequence.key, sequence.request.prompt_ids)
-                if self._shared_with(now, sequence) >= held + WORTH_WAITING:
+            for sequence in fresh:
+                source, held = self.slots.find(sequence.lane, sequence.request.prompt_ids)
+                if self._shared_with(starting, sequence) >= held + WORTH_WAITING:
                     later.append(sequence)
                     continue
                 sequence.cached = held
-                sequence.slot = self.slots.take(sequence.key, source, held)
-                now.append(sequence)
-            now.sort(key=_order)
-            logits_RV = self.forward.extend([self._prompt_row(sequence) for sequence in now])
+                sequence.slot = self.slots.take(sequence.lane, source, held)
+                starting.append(sequence)
+            # Only now: a slot must not claim a token that is not in the cache while others look for prefixes.
+            row_of = {sequence: self._prompt_row(sequence) for sequence in starting}
+            row_of |= {sequence: self._next_row(sequence) for sequence in going}
+            now = sorted(row_of, key=_order)
+            logits_RV = self.forward.extend([row_of[sequence] for sequence in now])
             logits_of.update(zip(now, logits_RV, strict=True))
-            sequences = later
+            fresh, going = later, []
         return logits_of
 
     def _shared_with(self, others: list[_Sequence], sequence: _Sequence) -> int:
         if not self.forward.crops:
             return 0
         prompt = sequence.request.prompt_ids
-        return max((common(o.request.prompt_ids, prompt) for o in others if o.key == sequence.key), default=0)
+        return max((common(o.request.prompt_ids, prompt) for o in others if o.lane == sequence.lane), default=0)
 
     def _prompt_row(self, sequence: _Sequence) -> Row:
         slot = sequence.slot
@@ -281,7 +293,7 @@ class TorchCore:
             return
         adapter, self._held = self._held, None
         assert adapter.weights is not None and is_base(adapter)
-        replace_weights(self.model, adapter.weights)
+        self.forward.replace(adapter.weights)
         self.slots.clear()
         self.versions.only(adapter)
         for request in list(self._waiting):
@@ -293,7 +305,7 @@ class TorchCore:
         pinned = [request for request in self._waiting if request.version is not None]
         used |= {self.versions.resolve(request.policy, request.version) for request in pinned}
         left = self.versions.prune(used)
-        self.slots.forget(lambda key: key in left)
+        self.slots.forget(lambda lane: lane[0] in left)
 
     def _ids(self) -> list[str]:
         return [r.id for r in self._waiting] + [s.request.id for s in self._running]

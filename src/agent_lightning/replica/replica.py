@@ -34,6 +34,7 @@ class ReplicaConfig:
     learner: LearnerConfig
     replicas: int | None = None  # None: one a core; 0: in this process
     max_sequences: int = 32  # decoded at once by one replica
+    share_prefixes: bool = True  # siblings and later rollouts reuse each other's KV cache; False: exact repeats
     context_length: int | None = None  # None: the model's, at most 4,096
     heartbeat_seconds: float = 60.0  # a child that does no step and answers nothing for so long is dead
 

@@ -48,7 +48,12 @@ class TorchHost:
         # Full weights are served by writing them into the engine's model, which must not be the KL term's reference.
         served = model if config.learner.lora_rank or not config.learner.kl_coef else copy.deepcopy(model)
         tell({"kind": "says", "text": "preparing the engine"})
-        core = TorchCore(served, max_sequences=config.max_sequences, context_length=config.context_length)
+        core = TorchCore(
+            served,
+            max_sequences=config.max_sequences,
+            context_length=config.context_length,
+            share_prefixes=config.share_prefixes,
+        )
         tell({"kind": "says", "text": f"engine: {core.forward.name} forward pass ({core.forward_reason})"})
         return model, core
 
@@ -119,7 +124,7 @@ class TorchHost:
     def restore(self, folder: Path) -> int:
         """Tokens that were cached under version numbers that will be made anew are forgotten."""
         self._learner.restore(folder)
-        self._core.slots.forget(lambda key: False)
+        self._core.slots.forget(lambda lane: False)
         return self.serve()
 
 

@@ -35,7 +35,7 @@ async def test_training_sets_the_sampling_whatever_the_client_sends():
         assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.9, 1.0, 0)
         assert (sampling.presence_penalty, sampling.frequency_penalty, dict(sampling.logit_bias)) == (0.0, 0.0, {})
         assert here.engine.requests[0].noise_key == f"7/{claim.rollout.task.id}@0/0/0/0"
-        assert here.engine.requests[0].affinity == claim.rollout.id
+        assert here.engine.requests[0].affinity == claim.attempt.id
         (call,) = await here.store.calls(claim.rollout.id)
         assert call.requested_sampling["temperature"] == 0
         assert call.requested_sampling["seed"] == 1

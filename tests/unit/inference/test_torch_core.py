@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -229,6 +230,64 @@ def test_full_weights_wait_until_what_runs_has_ended_and_then_replace() -> None:
         assert {piece.version for piece in got[name]} == {version}
         assert logprobs == pytest.approx(cases.reference_logprobs(judge, STEM, ids, 1.0), abs=1e-4)
     assert cached(got) == {"old": 0, "new": 0}
+
+
+def test_who_joins_shares_the_pass_of_those_who_run(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = core_of(llama)
+    passes: list[list[int]] = []
+    extend = core.forward.extend
+    monkeypatch.setattr(
+        core.forward, "extend", lambda rows: passes.append(sorted(len(row.tokens) for row in rows)) or extend(rows)
+    )
+    core.submit(cases.request("a", [1, 2, 3], max_new_tokens=9))
+    core.submit(cases.request("b", [4, 5], max_new_tokens=9))
+    got = {name: [piece] for name, piece in core.step()}
+    for name, prompt in (("c", [9, 8, 7, 6]), ("d", [5] * 7)):
+        core.submit(cases.request(name, prompt, max_new_tokens=3))
+    for name, piece in core.step():
+        got.setdefault(name, []).append(piece)
+    assert passes == [[2, 3], [1, 1, 4, 7]]
+    cases.drain(core, got)
+    for name, prompt in (("a", [1, 2, 3]), ("b", [4, 5]), ("c", [9, 8, 7, 6]), ("d", [5] * 7)):
+        ids, logprobs = cases.answer(got[name])
+        assert logprobs == pytest.approx(cases.reference_logprobs(llama, prompt, ids, 1.0), abs=1e-4)
+
+
+def test_who_joins_does_not_build_on_a_token_that_is_computed_in_the_same_pass(llama: Any) -> None:
+    """The prompt goes on exactly where a running sequence has drawn a token whose keys are not in the cache yet."""
+    core = core_of(llama)
+    core.submit(cases.request("a", STEM, max_new_tokens=9))
+    got: dict[str, list[Any]] = {}
+    for name, piece in core.step():
+        got.setdefault(name, []).append(piece)
+    prompt = [*STEM, *got["a"][0].ids, 3, 1]
+    core.submit(cases.request("b", prompt, max_new_tokens=4))
+    cases.drain(core, got)
+    assert cached(got)["b"] == len(STEM)
+    for name, begin in (("a", STEM), ("b", prompt)):
+        ids, logprobs = cases.answer(got[name])
+        assert logprobs == pytest.approx(cases.reference_logprobs(llama, begin, ids, 1.0), abs=1e-4)
+
+
+def test_attempts_that_are_kept_apart_reuse_only_their_own_cache_and_repeat_bit_for_bit(llama: Any) -> None:
+    def turns(core: TorchCore, name: str) -> list[tuple[int, list[float]]]:
+        """Two calls of one attempt; cached tokens and log-probabilities of each."""
+        found, prompt = [], STEM
+        for turn in range(2):
+            asked = cases.request(f"{name}/{turn}", prompt, max_new_tokens=5, temperature=0.8)
+            core.submit(replace(asked, affinity=name, noise_key=f"same/{turn}"))
+            pieces = cases.drain(core)[f"{name}/{turn}"]
+            ids, logprobs = cases.answer(pieces)
+            found.append((pieces[0].prompt_tokens_cached, logprobs))
+            prompt = [*prompt, *ids, 7, 8]
+        return found
+
+    used = core_of(llama, share_prefixes=False)
+    first = turns(used, "a")
+    assert [count for count, _ in first] == [0, len(STEM) + 4]
+    for name in "bcdefgh":
+        assert turns(used, name) == first
+    assert turns(core_of(llama, share_prefixes=False), "z") == first
 
 
 def test_abort_frees_the_row_for_who_waits(llama: Any) -> None:
