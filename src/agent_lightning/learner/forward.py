@@ -5,6 +5,7 @@ Vocabulary logits (V wide) are made only for the P positions that predict traine
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from agent_lightning.learner.pack import Pass
 from agent_lightning.learner.tree_attention import blocks_of, tree_in_force
 
 HEAD_ROWS = 1024  # positions whose logits are alive at once; more are recomputed in the backward pass
+IN_CACHE = 1 << 18  # float32 numbers: a megabyte
 
 
 def score(model: Any, work: Pass) -> tuple[Tensor, Tensor]:
@@ -83,18 +85,22 @@ class _Softmax(torch.autograd.Function):
     """Log-probabilities of targets and entropies of rows of log_softmax(logits / temperature).
 
     With l = log p: d logp_t / d z = onehot_t - p and d H / d z = -p (l + H), both over the temperature. Autograd would
-    keep four (P, V) float32 arrays; this keeps the logits in the model's own dtype.
+    keep four (P, V) float32 arrays; this keeps the logits in the model's own dtype. A few rows at a time, so that every
+    pass over them but the first finds them in the processor's cache.
     """
 
     @staticmethod
     def forward(
         ctx: Any, logits_PV: Tensor, temperature_P: Tensor, of_E: Tensor, target_E: Tensor
     ) -> tuple[Tensor, Tensor]:
-        scaled_PV = logits_PV.float() / temperature_P[:, None]
-        norm_P = torch.logsumexp(scaled_PV, dim=-1)
-        logp_E = scaled_PV[of_E, target_E] - norm_P[of_E]
-        mean_P = torch.einsum("pv,pv->p", torch.exp(scaled_PV - norm_P[:, None]), scaled_PV)
+        norm_P, mean_P = torch.empty_like(temperature_P), torch.empty_like(temperature_P)
+        for rows in _few(logits_PV):
+            scaled_RV = logits_PV[rows].float() / temperature_P[rows, None]
+            norm_P[rows] = torch.logsumexp(scaled_RV, dim=-1)
+            p_RV = torch.exp(scaled_RV - norm_P[rows, None])
+            mean_P[rows] = torch.einsum("rv,rv->r", p_RV, scaled_RV)
         entropy_P = norm_P - mean_P
+        logp_E = logits_PV[of_E, target_E].float() / temperature_P[of_E] - norm_P[of_E]
         ctx.save_for_backward(logits_PV, temperature_P, of_E, target_E, norm_P, entropy_P)
         ctx.set_materialize_grads(False)
         return logp_E, entropy_P
@@ -102,15 +108,23 @@ class _Softmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         logits_PV, temperature_P, of_E, target_E, norm_P, entropy_P = ctx.saved_tensors
-        grad_E, grad_entropy_P = grads
-        log_PV = (logits_PV.float() / temperature_P[:, None]).sub_(norm_P[:, None])
-        p_PV = torch.exp(log_PV)
-        grad_PV = torch.zeros((), device=p_PV.device)
-        if grad_entropy_P is not None:
-            grad_PV = log_PV.add_(entropy_P[:, None]).mul_(p_PV).mul_(-grad_entropy_P[:, None])
-        if grad_E is not None:
-            total_P = torch.zeros_like(norm_P).index_add_(0, of_E, grad_E)
-            grad_PV = p_PV.mul_(-total_P[:, None]).add_(grad_PV)
-            grad_PV.index_put_((of_E, target_E), grad_E, accumulate=True)
-        grad_PV = grad_PV.div_(temperature_P[:, None])
-        return grad_PV.to(logits_PV.dtype), None, None, None
+        grad_E = torch.zeros_like(of_E, dtype=torch.float32) if grads[0] is None else grads[0]
+        grad_entropy_P = torch.zeros_like(norm_P) if grads[1] is None else grads[1]
+        # Both together, with s the sum of a row's grad_E: d / d z = grad_E onehot - p (s + grad_H (l + H))
+        constant_P = torch.zeros_like(norm_P).index_add_(0, of_E, grad_E) + grad_entropy_P * entropy_P
+        grad_PV = torch.empty_like(logits_PV)
+        for rows in _few(logits_PV):
+            log_RV = (logits_PV[rows].float() / temperature_P[rows, None]).sub_(norm_P[rows, None])
+            p_RV = torch.exp(log_RV).div_(-temperature_P[rows, None])
+            grad_PV[rows] = log_RV.mul_(grad_entropy_P[rows, None]).add_(constant_P[rows, None]).mul_(p_RV)
+        own_E = (grad_E / temperature_P[of_E]).to(grad_PV.dtype)
+        grad_PV.index_put_((of_E, target_E), own_E, accumulate=True)
+        return grad_PV, None, None, None
+
+
+def _few(logits_PV: Tensor) -> Iterator[slice]:
+    """Runs of rows that fit into the cache of a core together; on an accelerator all rows at once."""
+    count, width = logits_PV.shape
+    size = max(1, IN_CACHE // width) if logits_PV.device.type == "cpu" else max(1, count)
+    for start in range(0, count, size):
+        yield slice(start, start + size)

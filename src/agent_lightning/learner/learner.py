@@ -27,6 +27,7 @@ class LearnerConfig:
     importance_cap: float = 2.0  # truncated importance weight min(exp(lp - sampler), cap)
     lora_rank: int = 16  # 0 trains all weights
     lora_alpha: float = 32.0
+    lora_layers: int | None = None  # only the last so many blocks get an adapter: cheaper updates; None: all
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of compute; trained weights are always float32
     seed: int = 0
     adam_betas: tuple[float, float] = (0.9, 0.99)
@@ -58,6 +59,8 @@ class LearnerConfig:
         for name, value, low, high in ranges:
             if not low <= value <= high:
                 raise SettingError(f"{name} is {value}: wanted {low} to {high}")
+        if self.lora_layers is not None and self.lora_layers < 1:
+            raise SettingError(f"lora_layers is {self.lora_layers}: wanted 1 or more, or none for all blocks")
         if self.dtype not in ("auto", "float32", "bfloat16"):
             raise SettingError(f"dtype is {self.dtype!r}: wanted 'auto', 'float32' or 'bfloat16'")
 

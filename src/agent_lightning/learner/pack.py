@@ -65,17 +65,15 @@ class _Branch:
 
 
 def plan(samples: Sequence[Sample], rollouts: int, cost: Cost, *, pack_tokens: int, micro_tokens: int,
-         max_sample_tokens: int, packing: bool) -> list[Pass]:  # fmt: skip
+         max_sample_tokens: int) -> list[Pass]:  # fmt: skip
     """Cut samples into passes. A token's weight is 1 / (rollout_tokens * rollouts), however the cut falls.
 
     Sorted by their tokens, any run of neighbours is a tree of size sum(lengths) - sum(common prefixes), so the
     cheapest cut into runs is found exactly. Runs of one, and samples over `max_sample_tokens`, go unpacked.
     """
-    branches = [_branch(sample, rollouts) for sample in samples if any(sample.trained)]
+    branches = _branches(samples, rollouts)
     short = [branch for branch in branches if len(branch.ids) <= max_sample_tokens]
     passes = [_padded([branch]) for branch in branches if len(branch.ids) > max_sample_tokens]
-    if not packing:
-        return passes + _batched(short, micro_tokens)
     short.sort(key=lambda branch: branch.ids.tolist())
     common = [0, *(_common(a.ids, b.ids) for a, b in pairwise(short))]
     runs = _cheapest_runs(
@@ -84,6 +82,15 @@ def plan(samples: Sequence[Sample], rollouts: int, cost: Cost, *, pack_tokens: i
     trees = [_tree(short[start:end], common[start:end]) for start, end in runs if end - start > 1]
     loose = [short[start] for start, end in runs if end - start == 1]
     return passes + trees + _batched(loose, micro_tokens)
+
+
+def plan_unpacked(samples: Sequence[Sample], rollouts: int, *, micro_tokens: int) -> list[Pass]:
+    """The same sums, each sample computed in full."""
+    return _batched(_branches(samples, rollouts), micro_tokens)
+
+
+def _branches(samples: Sequence[Sample], rollouts: int) -> list[_Branch]:
+    return [_branch(sample, rollouts) for sample in samples if any(sample.trained)]
 
 
 def _branch(sample: Sample, rollouts: int) -> _Branch:

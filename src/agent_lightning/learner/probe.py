@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from agent_lightning.learner.forward import score
-from agent_lightning.learner.pack import Cost, plan
+from agent_lightning.learner.pack import Cost, Pass, plan, plan_unpacked
 from agent_lightning.learner.tree_attention import use_tree_attention
 from agent_lightning.records import Sample
 
@@ -78,8 +78,12 @@ def _shallow(config: Any) -> Any:
 
 
 def _difference(model: Any) -> str | None:
-    packed = _sums(model, packing=True)
-    unpacked = _sums(model, packing=False)
+    samples = list(_random_tree(model.config.get_text_config().vocab_size))
+    always = Cost(overhead=0.0, quadratic=0.0)  # packs whatever can be packed
+    trees = plan(samples, 1, always, pack_tokens=4096, micro_tokens=4096, max_sample_tokens=4096)
+    assert any(work.mask_TT is not None for work in trees)
+    packed = _sums(model, trees)
+    unpacked = _sums(model, plan_unpacked(samples, 1, micro_tokens=4096))
     worst = max(abs(packed[0][key] - unpacked[0][key]) for key in unpacked[0])
     if not worst <= LOGP_NATS:
         return f"packed and unpacked log-probabilities differ by {worst:.1e} nats ({LOGP_NATS:.0e} is allowed)"
@@ -89,12 +93,8 @@ def _difference(model: Any) -> str | None:
     return None
 
 
-def _sums(model: Any, *, packing: bool) -> tuple[dict[float, float], Tensor]:
+def _sums(model: Any, passes: Sequence[Pass]) -> tuple[dict[float, float], Tensor]:
     """Log-probabilities by the entry's own mark, and the gradient of their weighted sum in one flat float64 array."""
-    samples = list(_random_tree(model.config.get_text_config().vocab_size))
-    always = Cost(overhead=0.0, quadratic=0.0)  # packs whatever can be packed
-    passes = plan(samples, 1, always, pack_tokens=4096, micro_tokens=4096, max_sample_tokens=4096, packing=packing)
-    assert packing == any(work.mask_TT is not None for work in passes)
     model.zero_grad(set_to_none=True)
     logps: dict[float, float] = {}
     for work in passes:

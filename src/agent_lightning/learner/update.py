@@ -15,7 +15,7 @@ from agent_lightning.learner import checkpoint, figures
 from agent_lightning.learner.forward import score
 from agent_lightning.learner.learner import LearnerConfig, Ranks
 from agent_lightning.learner.losses import Tokens, loss_of
-from agent_lightning.learner.pack import Pass, plan
+from agent_lightning.learner.pack import Pass, plan, plan_unpacked
 from agent_lightning.learner.probe import pass_cost, why_not_packed
 from agent_lightning.learner.ranks import Alone
 from agent_lightning.learner.tree_attention import use_tree_attention
@@ -102,14 +102,16 @@ class TorchLearner:
         return any(sample.trained) and bool(self.config.kl_coef or self.config.entropy_coef or any(sample.advantages))
 
     def _plan(self, samples: list[Sample], rollouts: int) -> list[Pass]:
+        micro_tokens = self.config.micro_tokens
+        if not self.packing:
+            return plan_unpacked(samples, rollouts, micro_tokens=micro_tokens)
         return plan(
             samples,
             rollouts,
             self._cost,
             pack_tokens=self.config.pack_tokens,
-            micro_tokens=self.config.micro_tokens,
+            micro_tokens=micro_tokens,
             max_sample_tokens=self.config.max_sample_tokens,
-            packing=self.packing,
         )
 
     def _accumulate(self, work: Pass) -> None:
@@ -153,5 +155,5 @@ def _trained_model(model: Any, config: LearnerConfig) -> Any:
         raise LearnerError(f"the model computes in {model.dtype}, dtype is {config.dtype!r}: load it with that dtype")
     trained = shared_skeleton(model)
     use_tree_attention(trained)
-    attach_lora(trained, config.lora_rank, config.lora_alpha, config.seed)
+    attach_lora(trained, config.lora_rank, config.lora_alpha, config.seed, config.lora_layers)
     return trained

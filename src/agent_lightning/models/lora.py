@@ -75,8 +75,11 @@ def shared_skeleton(model: Any) -> Any:
     return copy.deepcopy(model, shared)
 
 
-def adaptable(model: Any) -> dict[str, nn.Linear]:
-    """The linear layers inside the decoder blocks, by module path. The embedding and the output head stay out."""
+def adaptable(model: Any, last: int | None = None) -> dict[str, nn.Linear]:
+    """The linear layers inside the decoder blocks, or inside the `last` ones of each stack, by module path.
+
+    The embedding and the output head stay out. Raises ModelError.
+    """
     blocks = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)]
     stacks = {name: m for name, m in blocks if any(isinstance(leaf, nn.Linear) for leaf in m.modules())}
     outermost = [n for n in stacks if not any(n.startswith(f"{other}.") for other in stacks if other != n)]
@@ -84,17 +87,20 @@ def adaptable(model: Any) -> dict[str, nn.Linear]:
         f"{stack}.{path}": leaf
         for stack in outermost
         for path, leaf in stacks[stack].named_modules()
-        if type(leaf) is nn.Linear
+        if type(leaf) is nn.Linear and (last is None or int(path.split(".")[0]) >= len(stacks[stack]) - last)
     }
     if not found:
         raise ModelError(f"{type(model).__name__} has no linear layers in a stack of blocks: use lora_rank = 0")
     return found
 
 
-def attach_lora(model: Any, rank: int, alpha: float, seed: int = 0) -> dict[str, LoraLinear]:
-    """Wrap every adaptable layer of `model` in place; gives the wrappers by module path. A depends on `seed` alone."""
+def attach_lora(model: Any, rank: int, alpha: float, seed: int = 0, last: int | None = None) -> dict[str, LoraLinear]:
+    """Wrap every adaptable layer of `model` in place; gives the wrappers by module path. A depends on `seed` alone.
+
+    With `last`, backward passes end where the first of the last blocks begins.
+    """
     generator = torch.Generator().manual_seed(seed)
-    wrapped = {path: LoraLinear(leaf, rank, alpha, generator) for path, leaf in adaptable(model).items()}
+    wrapped = {path: LoraLinear(leaf, rank, alpha, generator) for path, leaf in adaptable(model, last).items()}
     for path, layer in wrapped.items():
         parent, name = path.rsplit(".", 1)
         setattr(model.get_submodule(parent), name, layer)

@@ -34,6 +34,19 @@ def test_every_linear_of_the_blocks_is_adapted_and_the_head_is_not():
     assert len(paths) == 14 and "model.layers.1.mlp.down_proj" in paths
 
 
+def test_only_the_last_blocks_are_adapted_when_asked_and_a_backward_pass_ends_there():
+    model = tiny_model()
+    twin = shared_skeleton(model)
+    wrapped = attach_lora(twin, 4, 8.0, last=1)
+    assert len(wrapped) == 7 and all(path.startswith("model.layers.1.") for path in wrapped)
+    states = []
+    twin.model.layers[1].register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
+    twin(input_ids=IDS).logits.sum().backward()
+    assert not states[0].requires_grad
+    assert all(layer.b.grad is not None and layer.b.grad.abs().sum() > 0 for layer in wrapped.values())
+    assert len(adaptable(model, 99)) == 14
+
+
 def test_a_new_adapter_changes_nothing_and_a_trained_one_can_be_turned_off():
     model = tiny_model()
     plain = model(input_ids=IDS).logits
