@@ -17,17 +17,18 @@ from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 
 MAX_TURNS = 3
-INSTRUCTIONS = "First write calc: and one expression. When you are told the result, write answer: and the number."
+INSTRUCTIONS = "Turn the question into calc: EXPRESSION with + - * /. After the result write answer: NUMBER."
 EXAMPLES: list[AnyMessage] = [
-    HumanMessage("Ann has 40 pens and gives away 14. How many pens are left?"),
-    AIMessage("calc: 40-14"),
-    HumanMessage("result: 26"),
-    AIMessage("answer: 26"),
-    HumanMessage("There are 9 boxes with 6 eggs each and 4 more eggs. How many eggs are there?"),
-    AIMessage("calc: 9*6+4"),
-    HumanMessage("result: 58"),
-    AIMessage("answer: 58"),
+    HumanMessage("There are 9 boxes with 6 eggs each and 4 eggs are broken. How many eggs are whole?"),
+    AIMessage("calc: 9 * 6 - 4"),
+    HumanMessage("result: 50"),
+    AIMessage("answer: 50"),
+    HumanMessage("Leo shares 42 nuts equally among 6 boys. How many nuts does each boy get?"),
+    AIMessage("calc: 42 / 6"),
+    HumanMessage("result: 7"),
+    AIMessage("answer: 7"),
 ]
+STOP = ["\n", "="]  # one line is wanted, and small models like to go on with the result
 
 _OPERATORS: dict[type[ast.operator], Any] = {
     ast.Add: operator.add,
@@ -62,7 +63,7 @@ def _value(node: ast.expr) -> float:
 
 
 def calculation(text: str) -> str | None:
-    """The expression of a `calc:` line, if there is one; models like to write `= ...` behind it."""
+    """The expression of a `calc:` line, if there is one."""
     found = re.search(r"calc:([^\n=]*)", text)
     return found.group(1).strip() if found else None
 
@@ -74,7 +75,7 @@ def answer(text: str) -> str | None:
 
 
 def build() -> CompiledStateGraph:
-    model = ChatOpenAI(model="gpt-4.1-mini", temperature=0, max_retries=2)
+    model = ChatOpenAI(model="gpt-4.1-mini", temperature=0, max_retries=2, stop_sequences=STOP)
 
     def solver(state: State) -> dict[str, Any]:
         question: list[AnyMessage] = [] if state.get("messages") else [HumanMessage(state["question"])]

@@ -200,6 +200,11 @@ class Session:
             measured=self._report,
             live_figures=lambda: gateway_figures(self.gateway.latencies, self.gateway.counts),
         )
+        wanted, there = self.config.loop.tasks_per_step, len(splits.train)
+        if wanted > there:
+            await self.journal.note(
+                f"tasks_per_step is {wanted}, but there are {there} training tasks: a step takes all"
+            )
         before = await self._tested(loop, "before", Position(schedule=self.config.schedule), splits)
         position = await loop.run()
         best = self.folder.pointed("best") or self.folder.checkpoint(position.step)
@@ -259,7 +264,8 @@ async def opened(
         # before the replicas start, which takes long: what it refuses is known at once
         gateway = await _gateway(config.server.chat_template, speaking, store, replicas, model, folder.name)
         await replicas.start()
-        await _say_how(journal, store, folder.name, gateway)
+        if reason := gateway.templates.reason:
+            await journal.note(f"each call is a branch of its own (history is rendered anew): {reason}")
         state = ServerState(
             store=store,
             gateway=gateway,
@@ -312,15 +318,6 @@ def _for_agents(config: TrainConfig) -> Mapping[str, Any]:
         "max_step_timeout": told.max_step_timeout,
         "retry_strategy": told.retry_strategy,
     }
-
-
-async def _say_how(journal: Journal, store: SqliteStore, run_id: str, gateway: Gateway) -> None:
-    """Note once a run that conversations are not continued by ids, and why."""
-    if gateway.templates.reason is None:
-        return
-    text = f"each call is a branch of its own (history is rendered anew): {gateway.templates.reason}"
-    if all(event["body"].get("text") != text for event in await store.events(run_id, "note")):
-        await journal.write("note", len(journal.rows("step")), {"text": text})
 
 
 def _context(config: TrainConfig, model: Path) -> int:

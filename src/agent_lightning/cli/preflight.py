@@ -88,7 +88,7 @@ async def _try(
 
 async def _rolled(session: Session, config: TrainConfig, splits: Splits, tasks: int, memory: Memory) -> Tried:
     loop = config.loop
-    chosen = drawn(splits.train, seed=loop.seed, step=0, count=tasks)
+    chosen = drawn(splits.train, seed=loop.order_seed, step=0, count=tasks)
     wanted = [
         Rollout(
             id=f"{RUN}.{task.id}.{sibling}",

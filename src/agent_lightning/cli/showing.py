@@ -127,6 +127,8 @@ def _dropped(out: Console, run: Overview) -> None:
 
 
 def _alerts(out: Console, run: Overview) -> None:
+    for note in run.notes:
+        block(out, plain(f"note: {inert(note)}"))
     if not run.alerts:
         block(out, plain("no alerts"))
         return

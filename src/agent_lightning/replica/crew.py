@@ -51,7 +51,7 @@ class Crew:
         await self._nursery.open(seconds)
         for rank, child in enumerate(self.children):
             await child.spawn(self._nursery.fork, self._begin(rank))
-            child.ended.add_done_callback(lambda ended: self._lose(ended.result()))
+            child.ended.add_done_callback(lambda ended: self.give_up(ended.result()))
         waiting = [child.ready for child in self.children]
         done, late = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
         for ready in done:
@@ -96,6 +96,7 @@ class Crew:
     def give_up(self, reason: str) -> None:
         """End this life: the children cannot be trusted any more."""
         self._lose(reason)
+        self.kill()
 
     def kill(self) -> None:
         """End every child at once."""
@@ -106,7 +107,7 @@ class Crew:
         """Let ready children stop, then make them. None is left when this returns, also when it is cancelled."""
         try:
             if not self.lost.done() and self._watch is not None:
-                self._lose("the replicas are closed", kill=False)
+                self._lose("the replicas are closed")
                 for child in self.children:
                     child.stop()
                 await asyncio.wait([child.ended for child in self.children], timeout=STOP_SECONDS)
@@ -135,15 +136,14 @@ class Crew:
             if not child.ready.done()
         ]
 
-    def _lose(self, reason: str, *, kill: bool = True) -> None:
+    def _lose(self, reason: str) -> None:
+        """Everything that waits for the children hears that they are gone."""
         if self.lost.done():
             return
         self._failing()
         self.lost.set_result(reason)
         for child in self.children:
             child.line.cut(reason)
-        if kill:
-            self.kill()
 
     async def _watch_hearts(self) -> None:
         """Give the crew up when a child is silent for too long.
@@ -163,7 +163,7 @@ class Crew:
             stuck = [child for child in silent if not child.line.waiting]
             if stuck or len(silent) == len(self.children):
                 names = ", ".join(f"{child.name} (pid {child.pid})" for child in stuck or silent)
-                self._lose(f"{names} said nothing for {limit:g} s and was taken for dead")
+                self.give_up(f"{names} said nothing for {limit:g} s and was taken for dead")
 
 
 def _cause(refusals: Sequence[BaseException | None]) -> BaseException:

@@ -38,6 +38,7 @@ class LoopConfig:
     total_steps: int  # optimizer steps
     tasks_per_step: int = 8
     group_size: int = 8  # siblings of one task
+    shuffle_tasks: bool = True  # anew each epoch; False keeps the order of the file
     seed: int = 0
     eval_every: int = 10  # steps between validations
     success_reward: float = 1.0  # a rollout with at least this reward is a success
@@ -47,6 +48,11 @@ class LoopConfig:
     reward_weights: Mapping[str, float] = field(default_factory=dict)  # by part; 1 where none is given
     time_limit: float | None = None  # seconds of training after which the run ends in good order
     test_rollouts: bool = True  # measure the test split before and after
+
+    @property
+    def order_seed(self) -> int | None:
+        """What the order of tasks hangs on; None keeps the given one."""
+        return self.seed if self.shuffle_tasks else None
 
     def __post_init__(self) -> None:
         for name, low, high in (

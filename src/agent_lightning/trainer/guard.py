@@ -76,10 +76,16 @@ def watched(rows: Sequence[Mapping[str, Any]], *, top: float) -> RewardWatch:
     return watch
 
 
-def check_rollouts(rollouts: Sequence[Rollout], report: CreditReport, *, first: bool) -> list[str]:
-    """Alerts about a step's rollouts. Raises TrainingStopped where going on would train on nothing or on errors."""
+def check_rollouts(
+    rollouts: Sequence[Rollout], report: CreditReport, *, unjudged_share: float = FAILED_SHARE
+) -> list[str]:
+    """Alerts about a step's rollouts.
+
+    Raises TrainingStopped where going on would train on nothing, or where the reward function failed for more than
+    `unjudged_share` of them.
+    """
     wrong = [rollout for rollout in rollouts if rollout.outcome is Outcome.NO_REWARD and rollout.detail]
-    if wrong and (first or len(wrong) > FAILED_SHARE * len(rollouts)):
+    if len(wrong) > unjudged_share * len(rollouts):
         raise TrainingStopped(f"{len(wrong)} of {len(rollouts)} rollouts could not be judged: {wrong[0].detail}")
     if report.rewarded == 0:
         raise TrainingStopped(f"none of {len(rollouts)} rollouts has a reward: {_reasons(rollouts)}")

@@ -20,6 +20,7 @@ class Journal:
     def __init__(self, store: Store, run_id: str, folder: RunFolder, listeners: tuple[Listener, ...] = ()) -> None:
         self._store, self._run_id, self._folder, self._listeners = store, run_id, folder, listeners
         self._rows: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self._notes: set[str] = set()
 
     async def open(self) -> None:
         """Read what an earlier process wrote, and make the JSON lines agree with it."""
@@ -27,6 +28,8 @@ class Journal:
         for event in await self._store.events(self._run_id):
             if event["kind"] in ONCE:
                 self._rows[event["kind"], event["step"]] = event["body"]
+            elif event["kind"] == "note":
+                self._notes.add(event["body"]["text"])
             lines.append(_line(event["kind"], event["step"], event["body"], event["created_at"]))
         draft = self._folder.metrics.with_suffix(".draft")
         draft.write_text("".join(lines), encoding="utf-8")
@@ -52,6 +55,12 @@ class Journal:
             self.notice("alert", {"text": f"{self._folder.metrics} could not be written: {error}"})
         for listener in self._listeners:
             listener(kind, step, body)
+
+    async def note(self, text: str) -> None:
+        """Keep something that a reader of the run should know, once a run."""
+        if text not in self._notes:
+            self._notes.add(text)
+            await self.write("note", len(self.rows("step")), {"text": text})
 
     def notice(self, stage: str, body: Mapping[str, Any]) -> None:
         """Something that is shown and not kept: progress within a stage."""

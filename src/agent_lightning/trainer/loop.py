@@ -87,7 +87,8 @@ class Loop:
         trajectories = await self.read(rollouts)
         report = reading.credit(trajectories, self.config.credit)
         await self.store.freeze(rollout.id for rollout in rollouts)
-        alerts = guard.check_rollouts(rollouts, report, first=position.step == 0)
+        unjudged = guard.FAILED_SHARE if position.step else 0.0  # a mistake of the reward shows at once
+        alerts = guard.check_rollouts(rollouts, report, unjudged_share=unjudged)
         batch = reading.batch(
             report,
             policy=self.config.replica.policy,
@@ -109,7 +110,7 @@ class Loop:
     async def collect(self, position: Position) -> list[Rollout]:
         """The agents act on this step's tasks: `group_size` siblings each."""
         loop, runner = self.config.loop, self.config.runner
-        tasks = drawn(self.splits.train, seed=loop.seed, step=position.step, count=loop.tasks_per_step)
+        tasks = drawn(self.splits.train, seed=loop.order_seed, step=position.step, count=loop.tasks_per_step)
         rollouts = []
         for task in tasks:
             group = f"{self.run_id}.step-{position.step:06d}.{task.id}"

@@ -69,6 +69,7 @@ class Overview:
     held: Sequence[Held]  # in the order in which they were measured
     alerts: Sequence[Alert]  # oldest first
     dropped: Sequence[Dropped]
+    notes: Sequence[str] = ()  # how the run works, where that is not as usual
     states: Mapping[str, int] = field(default_factory=dict)  # rollouts by status
     holder: str | None = None  # who trains it now
     lease_until: float = 0.0  # Unix seconds: later than that its holder is dead
@@ -121,6 +122,7 @@ def overview(folder: RunFolder, view: StoreView) -> Overview:
             if row["kind"] in ("before", "eval", "after")
         ],
         alerts=_alerts(events),
+        notes=[str(row["body"].get("text", "")) for row in events if row["kind"] == "note"],
         dropped=_dropped(view.dropped(folder.name), steps),
         states=view.states(folder.name),
         holder=run["holder"],

@@ -88,10 +88,11 @@ def check_disjoint(splits: Mapping[str, Sequence[Task]]) -> None:
             owner[key] = split
 
 
-def drawn(tasks: Sequence[Task], *, seed: int, step: int, count: int) -> list[Task]:
+def drawn(tasks: Sequence[Task], *, seed: int | None, step: int, count: int) -> list[Task]:
     """The tasks of one step: a new shuffle each epoch, epochs joined end to end; `count` different ones, or all.
 
-    A pure function of (seed, step), so that a resumed run goes on with the order of the undisturbed one.
+    A pure function of (seed, step), so that a resumed run goes on with the order of the undisturbed one. Without a
+    seed the given order is kept.
     """
     count = min(count, len(tasks))
     epoch, offset = divmod(step * count, len(tasks))
@@ -102,7 +103,7 @@ def drawn(tasks: Sequence[Task], *, seed: int, step: int, count: int) -> list[Ta
     return [tasks[index] for index in picked]
 
 
-def _epoch(size: int, seed: int, epoch: int, count: int) -> list[int]:
+def _epoch(size: int, seed: int | None, epoch: int, count: int) -> list[int]:
     """One epoch's order of `size` tasks, of which each step takes `count`.
 
     A step that lies across two epochs must not take a task twice: what it took from the end of one is moved behind
@@ -114,7 +115,8 @@ def _epoch(size: int, seed: int, epoch: int, count: int) -> list[int]:
         before = number * size % count  # of the step that lies across, how many came from the epoch before
         taken = set(order[len(order) - before :])
         order = list(range(size))
-        random.Random(f"{seed}/{number}").shuffle(order)
+        if seed is not None:
+            random.Random(f"{seed}/{number}").shuffle(order)
         rest = [index for index in order if index not in taken][: count - before] if taken else []
         first = set(rest)
         order = rest + [index for index in order if index not in first]

@@ -72,21 +72,19 @@ def report(rewarded: int) -> CreditReport:
 def test_failures_above_a_tenth_and_any_missing_call_are_alerts():
     good = [rollout(f"g{i}") for i in range(18)]
     bad = [rollout("b", outcome=Outcome.NO_CALL, detail="no call was seen")]
-    alerts = guard.check_rollouts([*good, *bad], report(18), first=False)
+    alerts = guard.check_rollouts([*good, *bad], report(18))
     assert alerts == ["1 of 19 rollouts ended as no_call: no call was seen"]
     timeouts = [rollout(f"t{i}", outcome=Outcome.TIMEOUT, detail="slow") for i in range(3)]
-    assert "3 of 21 rollouts ended as timeout: slow" in guard.check_rollouts(
-        [*good, *timeouts], report(18), first=False
-    )
+    assert "3 of 21 rollouts ended as timeout: slow" in guard.check_rollouts([*good, *timeouts], report(18))
 
 
 def test_nothing_rewarded_says_the_most_frequent_reasons():
     rollouts = [rollout(f"t{i}", outcome=Outcome.TIMEOUT, detail="too slow") for i in range(3)]
     with pytest.raises(TrainingStopped, match=r"3 x timeout \(too slow\)"):
-        guard.check_rollouts(rollouts, report(0), first=False)
+        guard.check_rollouts(rollouts, report(0))
     silent = [rollout("a", outcome=Outcome.NO_REWARD)]
     with pytest.raises(TrainingStopped, match="pass reward="):
-        guard.check_rollouts(silent, report(0), first=False)
+        guard.check_rollouts(silent, report(0))
 
 
 def test_a_metric_beyond_its_threshold_says_what_to_do():

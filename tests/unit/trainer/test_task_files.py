@@ -71,6 +71,12 @@ def test_every_task_comes_once_an_epoch_and_every_step_has_different_ones(size: 
     assert drawn(tasks, seed=seed, step=3, count=count) == steps[3] if size > 1 else True
 
 
+def test_without_a_seed_the_order_of_the_file_is_kept_epoch_after_epoch():
+    tasks = [Task(id=str(i), input=i) for i in range(6)]
+    steps = [[task.id for task in drawn(tasks, seed=None, step=step, count=3)] for step in range(3)]
+    assert steps == [["0", "1", "2"], ["3", "4", "5"], ["0", "1", "2"]]
+
+
 def test_a_line_separator_inside_a_text_ends_no_line(tmp_path: Path):
     path = tmp_path / "train.jsonl"
     path.write_text('{"input": "one\u2028two\u0085three"}\r\n{"input": "four"}\n', encoding="utf-8")

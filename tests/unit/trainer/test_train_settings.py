@@ -44,6 +44,7 @@ def test_an_unknown_setting_names_the_nearest_one():
         ("train_temperature", 0.0),
         ("dtype", "float16"),
         ("lora_rank", -1),
+        ("lora_layers", 0),
         ("port", 70_000),
         ("credit_assignment", "magic"),
         ("algorithm", "ppo2"),
