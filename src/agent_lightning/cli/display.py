@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -11,6 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from agent_lightning.train import TrainResult
 from agent_lightning.trainer.config import TrainConfig
@@ -52,11 +54,13 @@ class Lines:
 class Display:
     """A bar, the last steps as a table, held-out success, and alerts below."""
 
-    def __init__(self, *, total_steps: int, console: Console | None = None) -> None:
+    def __init__(self, *, total_steps: int, time_limit: float | None = None, console: Console | None = None) -> None:
+        """`time_limit` in seconds of training, as the setting."""
         self._total = total_steps
+        self._time_limit = math.inf if time_limit is None else time_limit
         self._console = console or Console()
         self._stage = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")
+            TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.completed}/{task.total}")
         )
         self._stage_id = self._stage.add_task("starting", total=1)
         self._steps: list[tuple[int, Mapping[str, Any]]] = []
@@ -65,6 +69,7 @@ class Display:
         self._notes: list[str] = []
         self._began = time.monotonic()
         self._first_step: int | None = None
+        self._trained = 0.0  # seconds of the steps that were heard of
         self._live = Live(console=self._console, get_renderable=self._rendered, refresh_per_second=4)
 
     def hear(self, kind: str, step: int, body: Mapping[str, Any]) -> None:
@@ -72,6 +77,7 @@ class Display:
             case "step":
                 self._first_step = step - 1 if self._first_step is None else self._first_step
                 self._steps = [*self._steps, (step, body)][-SHOWN_STEPS:]
+                self._trained += body["seconds"]
             case "eval" | "before" | "after":
                 self._evals.append((step, body["seen"]["success"], body["seen"]["reward"]))
             case "alert":
@@ -107,14 +113,16 @@ class Display:
         held_out = "   ".join(f"step {step}: {success:.0%}" for step, success, _ in self._evals[-6:])
         lines = [f"held-out success  {held_out}"] if held_out else []
         lines += [f"note: {note}" for note in self._notes]
-        return Group(table, *lines, *(f"! {alert}" for alert in self._alerts), self._stage)
+        lines += [f"! {alert}" for alert in self._alerts]
+        return Group(table, *(Text(line) for line in lines), self._stage)  # as text: what users wrote is no markup
 
     def _title(self) -> str:
         if not self._steps or self._first_step is None:
             return f"step 0 of {self._total}"
         step = self._steps[-1][0]
         pace = (time.monotonic() - self._began) / max(1, step - self._first_step)
-        return f"step {step} of {self._total}, about {pace * (self._total - step) / 60:.0f} min left"
+        left = min(pace * (self._total - step), max(0.0, self._time_limit - self._trained))
+        return f"step {step} of {self._total}, about {left / 60:.0f} min left"
 
 
 def show_result(result: TrainResult, config: TrainConfig) -> None:

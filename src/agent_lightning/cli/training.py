@@ -112,4 +112,7 @@ def read_splits(config: TrainConfig) -> Splits:
 
 
 def _watched(plain: bool, config: TrainConfig) -> Display | Lines:
-    return Lines() if plain or not sys.stdout.isatty() else Display(total_steps=config.loop.total_steps)
+    loop = config.loop
+    if plain or not sys.stdout.isatty():
+        return Lines()
+    return Display(total_steps=loop.total_steps, time_limit=loop.time_limit)

@@ -61,6 +61,10 @@ class LearnerConfig:
                 raise SettingError(f"{name} is {value}: wanted {low} to {high}")
         if self.lora_layers is not None and self.lora_layers < 1:
             raise SettingError(f"lora_layers is {self.lora_layers}: wanted 1 or more, or none for all blocks")
+        if self.lora_layers is not None and not self.lora_rank:
+            raise SettingError(
+                f"lora_layers is {self.lora_layers}, but lora_rank = 0 trains all weights: leave it out, or set lora_rank"
+            )
         if self.dtype not in ("auto", "float32", "bfloat16"):
             raise SettingError(f"dtype is {self.dtype!r}: wanted 'auto', 'float32' or 'bfloat16'")
 
