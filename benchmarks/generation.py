@@ -1,8 +1,10 @@
 """Tokens a second of the engine's core against `transformers.generate`, in one run on one machine.
 
 Both sample from the same random weights of SmolLM2-135M's shape, prompts about 100 tokens long. `generate` gets both
-cores; ours runs as one process of one thread and as two. Every figure is a median, and stands beside two limits that
-are measured in the same run: weights read a step against the memory's rate, products against the matmul rate.
+cores; ours runs as one process of one thread and as two, and once more with the general forward instead of the fast path.
+The weights are bfloat16 values, as those of most checkpoints, so that float32 decodes from packed float16 copies. Every
+figure is a median, and stands beside two limits that are measured in the same run: weights read a step against the
+memory's rate, products against the matmul rate.
 
     python benchmarks/generation.py [--in-flight 1 8 32] [--new 32] [--repeats 3] [--dtype float32] [--json FILE]
 """
@@ -53,11 +55,14 @@ def prompts_of(sizes: list[int], seed: int) -> list[list[int]]:
 
 
 class Ours:
-    def __init__(self, dtype_name: str) -> None:
+    def __init__(self, dtype_name: str, kind: str) -> None:
+        from agent_lightning.inference.general_forward import GeneralForward
         from agent_lightning.inference.torch_core import TorchCore
         from agent_lightning.models.adapter import Adapter
 
-        self.core = TorchCore(build(dtype_name), max_sequences=32, context_length=512)
+        model = build(dtype_name)
+        forward = GeneralForward(model) if kind == "general" else None
+        self.core = TorchCore(model, max_sequences=32, context_length=512, forward=forward)
         self.core.publish(Adapter(policy="p", version=0, rank=16, alpha=32.0, matrices={}))
 
     def run(self, prompt_sizes: list[int], new: list[int], seed: int) -> None:
@@ -115,7 +120,7 @@ def child(system: str, threads: int, dtype_name: str) -> None:
     import torch
 
     torch.set_num_threads(threads)
-    subject = Ours(dtype_name) if system == "ours" else Theirs(dtype_name)
+    subject = Theirs(dtype_name) if system == "theirs" else Ours(dtype_name, system)
     subject.run([8], [2], 0)
     print(json.dumps({"limits": limits(dtype_name)}), flush=True)
     for line in sys.stdin:
@@ -172,6 +177,7 @@ TEAMS = {
     "generate, 2 threads": ("theirs", 1, 2),
     "ours, 1 process": ("ours", 1, 1),
     "ours, 2 processes": ("ours", 2, 1),
+    "general forward, 1": ("general", 1, 1),
 }
 WEIGHTS = 30 * (960 * 576 + 576 * 576 + 3 * 1536 * 576) + 49152 * 576  # each read once a decode step
 
@@ -189,7 +195,7 @@ def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         taken = median(team.seconds(prompts, new, seed) for seed in range(1, options.repeats + 1))
         print(f"{name}: {n} in flight, {shape}: {sum(new) / taken:.1f} tokens/s", file=sys.stderr, flush=True)
         steps = max(new) * processes
-        width = 2 if options.dtype == "bfloat16" else 4
+        width = 2 if options.dtype == "bfloat16" or system == "ours" else 4  # packed weights are float16
         rows.append({
             "system": name, "in_flight": n, "shape": shape, "tokens_per_second": sum(new) / taken,
             "share_of_memory": steps * WEIGHTS * width / taken / team.limits["bytes"],
@@ -228,7 +234,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: what the processor does by itself")
     parser.add_argument("--json", type=Path, help="write the figures there")
-    parser.add_argument("--child", choices=["ours", "theirs"], help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=["ours", "theirs", "general"], help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -239,8 +245,10 @@ def main() -> None:
     rows = [row for name in TEAMS for row in measure(name, options)]
     print(f"{options.dtype}, {os.cpu_count()} cores, load {load:.1f} at the start (other programs slow this down)")
     print(report(rows))
+    result = {"benchmark": "generation", "dtype": options.dtype, "load_at_start": load, "rows": rows}
+    print(json.dumps(result))
     if options.json:
-        options.json.write_text(json.dumps({"dtype": options.dtype, "load_at_start": load, "rows": rows}, indent=1))
+        options.json.write_text(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

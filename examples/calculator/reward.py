@@ -11,9 +11,9 @@ VALID, RIGHT_NUMBERS, RIGHT_RESULT, SOLVED = 0.1, 0.2, 0.5, 1.0
 
 
 def reward(task: Any, result: dict[str, Any], rollout: Any) -> float:
-    """1 for the right answer that the calculator has computed, less for what was right on the way.
+    """1 for the right answer if it is the calculator's last result, less for what was right on the way.
 
-    A number that did not come out of the calculator earns nothing: guessing must not pay.
+    A right number beside a wrong result earns no more than the wrong result: guessing must not pay.
     """
     messages = result["messages"]
     calls = [text for text in map(_said, messages) if text and calculation(text) is not None]

@@ -77,6 +77,28 @@ def test_a_reward_function_that_raises_stops_before_anything_is_trained(tmp_path
     assert not list((tmp_path / "run/checkpoints").glob("step-000001"))
 
 
+@pytest.mark.parametrize("mode", ["train", "val", "test"])
+def test_a_run_that_a_failing_reward_stopped_goes_on_when_the_reward_is_mended(tmp_path: Path, mode: str):
+    def failing(task, result, rollout):
+        if rollout.mode == mode:
+            raise KeyError("gold")
+        return reward(task, result, rollout)
+
+    def fit(judge):
+        return trainer(tmp_path, judge=judge).fit(TASKS[:6], TASKS[6:8], TASKS[8:])
+
+    with pytest.raises(TrainingStopped, match=r"could not be judged: .*KeyError: 'gold'"):
+        fit(failing)
+    with pytest.raises(TrainingStopped, match="could not be judged"):
+        fit(failing)
+    result = fit(reward)
+    assert result.steps == 3
+    assert result.before is not None and not result.before["failed"]
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [row["label"] for row in rows if row["kind"] == "discarded"] == [{"test": "before"}.get(mode, mode)] * 2
+    assert not any(row["failed"] for row in rows if row["kind"] in ("eval", "before", "after"))
+
+
 @pytest.mark.parametrize("value", [float("nan"), "good", [1.0]])
 def test_a_reward_that_is_no_finite_number_stops_before_anything_is_trained(tmp_path: Path, value):
     with pytest.raises(TrainingStopped, match="reward function returned"):

@@ -15,7 +15,8 @@ from agent_lightning.learner.pack import Cost, Pass, plan, plan_unpacked
 from learner_cases import apart, gradient, learner, random_samples, shaken, tiny_model
 
 SEEDS = st.integers(0, 10_000)
-LIMITS = {"pack_tokens": 4096, "micro_tokens": 4096, "max_sample_tokens": 4096}
+WHOLE = {"micro_tokens": 4096, "max_sample_tokens": 4096}
+LIMITS = {"pack_tokens": 4096, **WHOLE}
 ALWAYS_PACK = Cost(overhead=0.0, quadratic=0.0)
 FEW = settings(max_examples=15, deadline=None)
 
@@ -46,7 +47,7 @@ def test_packed_log_probabilities_are_those_of_each_branch_alone(seed):
         return sorted(found)
 
     packed = np.array(by_entry(plan(samples, 1, ALWAYS_PACK, **LIMITS)))
-    alone = np.array(by_entry(plan_unpacked(samples, 1, micro_tokens=4096)))
+    alone = np.array(by_entry(plan_unpacked(samples, 1, **WHOLE)))
     assert np.array_equal(packed[:, 0], alone[:, 0])
     assert np.abs(packed[:, 1] - alone[:, 1]).max() < 1e-5
 

@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from agent_lightning.records import token_ids
 
 Key = tuple[str, int, int]  # policy, version, count of publications so far: the same number may be published again
-Lane = tuple[
-    Key, str
-]  # sequences that may share: of one publication and, where rollouts are kept apart, of one rollout
+Lane = tuple[Key, str]  # who may share: one publication's sequences and, where attempts are kept apart, one attempt's
 Copy = Callable[[int, int, int], None]  # source slot, target slot, tokens
 
 

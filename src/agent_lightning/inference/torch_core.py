@@ -43,7 +43,8 @@ class _Sequence:
 
 
 class TorchCore:
-    """`model` is a transformers causal LM, in eval mode; its weights are used in place and never copied."""
+    """`model` is a transformers causal LM, in eval mode; its weights are used in place. Beside those that float16 holds
+    lies a packed copy of half their size (packed.py)."""
 
     def __init__(
         self,

@@ -108,17 +108,26 @@ class _Softmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         logits_PV, temperature_P, of_E, target_E, norm_P, entropy_P = ctx.saved_tensors
-        grad_E = torch.zeros_like(of_E, dtype=torch.float32) if grads[0] is None else grads[0]
-        grad_entropy_P = torch.zeros_like(norm_P) if grads[1] is None else grads[1]
+        grad_E, grad_entropy_P = grads
+        if grad_E is None:
+            grad_E = torch.zeros_like(of_E, dtype=torch.float32)
         # Both together, with s the sum of a row's grad_E: d / d z = grad_E onehot - p (s + grad_H (l + H))
-        constant_P = torch.zeros_like(norm_P).index_add_(0, of_E, grad_E) + grad_entropy_P * entropy_P
+        constant_P = torch.zeros_like(norm_P).index_add_(0, of_E, grad_E)
+        if grad_entropy_P is not None:
+            constant_P += grad_entropy_P * entropy_P
+        own_E = grad_E / temperature_P[of_E]
         grad_PV = torch.empty_like(logits_PV)
         for rows in _few(logits_PV):
             log_RV = (logits_PV[rows].float() / temperature_P[rows, None]).sub_(norm_P[rows, None])
-            p_RV = torch.exp(log_RV).div_(-temperature_P[rows, None])
-            grad_PV[rows] = log_RV.mul_(grad_entropy_P[rows, None]).add_(constant_P[rows, None]).mul_(p_RV)
-        own_E = (grad_E / temperature_P[of_E]).to(grad_PV.dtype)
-        grad_PV.index_put_((of_E, target_E), own_E, accumulate=True)
+            grad_RV = torch.exp(log_RV).div_(-temperature_P[rows, None])
+            if grad_entropy_P is None:
+                grad_RV.mul_(constant_P[rows, None])
+            else:
+                grad_RV.mul_(log_RV.mul_(grad_entropy_P[rows, None]).add_(constant_P[rows, None]))
+            first, last = torch.searchsorted(of_E, torch.tensor([rows.start, rows.stop], device=of_E.device)).tolist()
+            place = (of_E[first:last] - rows.start, target_E[first:last])
+            grad_RV.index_put_(place, own_E[first:last], accumulate=True)  # before a narrower type rounds the sum
+            grad_PV[rows] = grad_RV
         return grad_PV, None, None, None
 
 

@@ -73,7 +73,7 @@ def plan(samples: Sequence[Sample], rollouts: int, cost: Cost, *, pack_tokens: i
     """
     branches = _branches(samples, rollouts)
     short = [branch for branch in branches if len(branch.ids) <= max_sample_tokens]
-    passes = [_padded([branch]) for branch in branches if len(branch.ids) > max_sample_tokens]
+    passes = _alone(branches, max_sample_tokens)
     short.sort(key=lambda branch: branch.ids.tolist())
     common = [0, *(_common(a.ids, b.ids) for a, b in pairwise(short))]
     runs = _cheapest_runs(
@@ -84,9 +84,16 @@ def plan(samples: Sequence[Sample], rollouts: int, cost: Cost, *, pack_tokens: i
     return passes + trees + _batched(loose, micro_tokens)
 
 
-def plan_unpacked(samples: Sequence[Sample], rollouts: int, *, micro_tokens: int) -> list[Pass]:
-    """The same sums, each sample computed in full."""
-    return _batched(_branches(samples, rollouts), micro_tokens)
+def plan_unpacked(samples: Sequence[Sample], rollouts: int, *, micro_tokens: int, max_sample_tokens: int) -> list[Pass]:
+    """The same sums, each sample computed in full; those over `max_sample_tokens` alone."""
+    branches = _branches(samples, rollouts)
+    return _alone(branches, max_sample_tokens) + _batched(
+        [branch for branch in branches if len(branch.ids) <= max_sample_tokens], micro_tokens
+    )
+
+
+def _alone(branches: Sequence[_Branch], longer_than: int) -> list[Pass]:
+    return [_padded([branch]) for branch in branches if len(branch.ids) > longer_than]
 
 
 def _branches(samples: Sequence[Sample], rollouts: int) -> list[_Branch]:

@@ -80,10 +80,11 @@ def _shallow(config: Any) -> Any:
 def _difference(model: Any) -> str | None:
     samples = list(_random_tree(model.config.get_text_config().vocab_size))
     always = Cost(overhead=0.0, quadratic=0.0)  # packs whatever can be packed
-    trees = plan(samples, 1, always, pack_tokens=4096, micro_tokens=4096, max_sample_tokens=4096)
+    limits = {"micro_tokens": 4096, "max_sample_tokens": 4096}
+    trees = plan(samples, 1, always, pack_tokens=4096, **limits)
     assert any(work.mask_TT is not None for work in trees)
     packed = _sums(model, trees)
-    unpacked = _sums(model, plan_unpacked(samples, 1, micro_tokens=4096))
+    unpacked = _sums(model, plan_unpacked(samples, 1, **limits))
     worst = max(abs(packed[0][key] - unpacked[0][key]) for key in unpacked[0])
     if not worst <= LOGP_NATS:
         return f"packed and unpacked log-probabilities differ by {worst:.1e} nats ({LOGP_NATS:.0e} is allowed)"

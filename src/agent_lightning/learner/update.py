@@ -102,17 +102,10 @@ class TorchLearner:
         return any(sample.trained) and bool(self.config.kl_coef or self.config.entropy_coef or any(sample.advantages))
 
     def _plan(self, samples: list[Sample], rollouts: int) -> list[Pass]:
-        micro_tokens = self.config.micro_tokens
+        limits = {"micro_tokens": self.config.micro_tokens, "max_sample_tokens": self.config.max_sample_tokens}
         if not self.packing:
-            return plan_unpacked(samples, rollouts, micro_tokens=micro_tokens)
-        return plan(
-            samples,
-            rollouts,
-            self._cost,
-            pack_tokens=self.config.pack_tokens,
-            micro_tokens=micro_tokens,
-            max_sample_tokens=self.config.max_sample_tokens,
-        )
+            return plan_unpacked(samples, rollouts, **limits)
+        return plan(samples, rollouts, self._cost, pack_tokens=self.config.pack_tokens, **limits)
 
     def _accumulate(self, work: Pass) -> None:
         """Add one pass's gradient and figures to the sums."""

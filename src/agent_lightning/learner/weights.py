@@ -86,6 +86,11 @@ class Weights:
     def take_up(self, tensors: Mapping[str, Tensor], moments: Mapping[str, Tensor]) -> None:
         """The reverse of `tensors` and `moments`. Raises CheckpointError before anything has changed."""
         _check_shapes(self._views, tensors)
+        if surplus := sorted(tensors.keys() - self._views.keys()):
+            raise CheckpointError(
+                f"the checkpoint holds {len(surplus)} weights that are not trained here, {surplus[0]!r} among them: "
+                "was it written with other lora_layers?"
+            )
         for moment in MOMENTS:
             _check_shapes({f"{moment}.{name}": view for name, view in self._views.items()}, moments)
         for name, view in self._views.items():
@@ -125,5 +130,5 @@ def _check_shapes(wanted: Mapping[str, Tensor], came: Mapping[str, Tensor]) -> N
             shape = tuple(came[name].shape) if name in came else "nothing"
             raise CheckpointError(
                 f"the checkpoint holds {shape} for {name!r}, {tuple(view.shape)} is wanted: "
-                "was it written for another model or lora_rank?"
+                "was it written for another model, lora_rank or lora_layers?"
             )

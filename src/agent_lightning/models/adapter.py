@@ -7,6 +7,7 @@ arXiv:2106.09685, section 4.1).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,10 @@ class Adapter:
 
 def peft_config(adapter: Adapter, base: str) -> dict[str, Any]:
     """The adapter_config.json that lets peft load this adapter on the base model."""
+    indices = {int(found[1]) for path in adapter.matrices if (found := re.search(r"\.(\d+)\.", path))}
+    some = {"layers_to_transform": sorted(indices)} if indices and min(indices) > 0 else {}
     return {
+        **some,
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,

@@ -95,8 +95,9 @@ class Crew:
 
     def give_up(self, reason: str) -> None:
         """End this life: the children cannot be trusted any more."""
-        self._lose(reason)
-        self.kill()
+        if not self.lost.done():
+            self._lose(reason)
+            self.kill()
 
     def kill(self) -> None:
         """End every child at once."""

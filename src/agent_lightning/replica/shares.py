@@ -33,7 +33,7 @@ def split(batch: Batch, ranks: int) -> list[Batch]:
 
 
 class Affinity:
-    """Keeps requests of one rollout on one child, where their KV cache is; forgets the rollouts unseen for longest."""
+    """Keeps requests of one attempt on one child, where their KV cache is; forgets the attempts unseen for longest."""
 
     def __init__(self, places: int, *, remembered: int = 65_536) -> None:
         self._remembered = remembered

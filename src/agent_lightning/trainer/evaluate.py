@@ -39,7 +39,7 @@ def rollouts_of(
     """One rollout a task. Ids say what they measure, so that a resumed run finds those that were finished."""
     made = []
     for task in tasks:
-        rollout_id = f"{run_id}.{label}-{step:06d}.{task.id}"
+        rollout_id = f"{run_id}.{label}.{task.id}"
         made.append(
             Rollout(
                 id=rollout_id,

@@ -76,17 +76,18 @@ def watched(rows: Sequence[Mapping[str, Any]], *, top: float) -> RewardWatch:
     return watch
 
 
+def check_judged(rollouts: Sequence[Rollout], *, share: float = FAILED_SHARE) -> None:
+    """Raises TrainingStopped where the reward function failed for more than `share` of them."""
+    wrong = [rollout for rollout in rollouts if rollout.outcome is Outcome.NO_REWARD and rollout.detail]
+    if len(wrong) > share * len(rollouts):
+        raise TrainingStopped(f"{len(wrong)} of {len(rollouts)} rollouts could not be judged: {wrong[0].detail}")
+
+
 def check_rollouts(
     rollouts: Sequence[Rollout], report: CreditReport, *, unjudged_share: float = FAILED_SHARE
 ) -> list[str]:
-    """Alerts about a step's rollouts.
-
-    Raises TrainingStopped where going on would train on nothing, or where the reward function failed for more than
-    `unjudged_share` of them.
-    """
-    wrong = [rollout for rollout in rollouts if rollout.outcome is Outcome.NO_REWARD and rollout.detail]
-    if len(wrong) > unjudged_share * len(rollouts):
-        raise TrainingStopped(f"{len(wrong)} of {len(rollouts)} rollouts could not be judged: {wrong[0].detail}")
+    """Alerts about a step's rollouts. Raises TrainingStopped where going on would train on nothing or on errors."""
+    check_judged(rollouts, share=unjudged_share)
     if report.rewarded == 0:
         raise TrainingStopped(f"none of {len(rollouts)} rollouts has a reward: {_reasons(rollouts)}")
     alerts = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ class Journal:
         self._store, self._run_id, self._folder, self._listeners = store, run_id, folder, listeners
         self._rows: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._notes: set[str] = set()
+        self._discarded: Counter[tuple[str, int]] = Counter()
 
     async def open(self) -> None:
         """Read what an earlier process wrote, and make the JSON lines agree with it."""
@@ -30,6 +32,8 @@ class Journal:
                 self._rows[event["kind"], event["step"]] = event["body"]
             elif event["kind"] == "note":
                 self._notes.add(event["body"]["text"])
+            elif event["kind"] == "discarded":
+                self._discarded[event["body"]["label"], event["step"]] += 1
             lines.append(_line(event["kind"], event["step"], event["body"], event["created_at"]))
         draft = self._folder.metrics.with_suffix(".draft")
         draft.write_text("".join(lines), encoding="utf-8")
@@ -55,6 +59,15 @@ class Journal:
             self.notice("alert", {"text": f"{self._folder.metrics} could not be written: {error}"})
         for listener in self._listeners:
             listener(kind, step, body)
+
+    async def discard(self, label: str, step: int, reason: str) -> None:
+        """Keep that rollouts taken under `label` at this step are of no use: who goes on takes them anew."""
+        self._discarded[label, step] += 1
+        await self.write("discarded", step, {"label": label, "reason": reason})
+
+    def discarded(self, label: str, step: int) -> int:
+        """How often that happened."""
+        return self._discarded[label, step]
 
     async def note(self, text: str) -> None:
         """Keep something that a reader of the run should know, once a run."""

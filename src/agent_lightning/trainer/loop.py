@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from agent_lightning.credit import CreditReport
-from agent_lightning.errors import EngineBusy
+from agent_lightning.errors import EngineBusy, TrainingStopped
 from agent_lightning.inference.engine import EngineLoad
 from agent_lightning.records import Batch, PolicyVersion, Rollout, Task, Trajectory
 from agent_lightning.replica.replica import ReplicaLost, Replicas
@@ -88,7 +88,8 @@ class Loop:
         report = reading.credit(trajectories, self.config.credit)
         await self.store.freeze(rollout.id for rollout in rollouts)
         unjudged = guard.FAILED_SHARE if position.step else 0.0  # a mistake of the reward shows at once
-        alerts = guard.check_rollouts(rollouts, report, unjudged_share=unjudged)
+        async with self._discarding("train", position):
+            alerts = guard.check_rollouts(rollouts, report, unjudged_share=unjudged)
         batch = reading.batch(
             report,
             policy=self.config.replica.policy,
@@ -113,7 +114,7 @@ class Loop:
         tasks = drawn(self.splits.train, seed=loop.order_seed, step=position.step, count=loop.tasks_per_step)
         rollouts = []
         for task in tasks:
-            group = f"{self.run_id}.step-{position.step:06d}.{task.id}"
+            group = f"{self.run_id}.{self._label('step', 'train', position)}.{task.id}"
             rollouts += [
                 Rollout(
                     id=f"{group}.{sibling}",
@@ -239,12 +240,14 @@ class Loop:
             run_id=self.run_id,
             step=position.step,
             mode=mode,
-            label=label,
+            label=self._label(label, label, position),
             seed=self.config.loop.seed,
             max_attempts=self.config.runner.max_attempts,
             deadline_seconds=self.config.runner.rollout_deadline,
         )
         done = await self.runner.run(rollouts, progress=self._progress(f"{label} rollouts", position.step))
+        async with self._discarding(label, position):
+            guard.check_judged(done)
         return evaluation(
             await self.read(done),
             split=mode,
@@ -252,6 +255,20 @@ class Loop:
             version=position.version,
             success_reward=self.config.loop.success_reward,
         )
+
+    def _label(self, name: str, kind: str, position: Position) -> str:
+        """Of this step's rollouts; another one after a stop that discarded them, so that they are taken anew."""
+        times = self.journal.discarded(kind, position.step)
+        return f"{name}-{position.step:06d}" + (f".again-{times}" if times else "")
+
+    @asynccontextmanager
+    async def _discarding(self, kind: str, position: Position) -> AsyncIterator[None]:
+        """A stop within the block is because of these rollouts: a run that goes on must not find them again."""
+        try:
+            yield
+        except TrainingStopped as stop:
+            await self.journal.discard(kind, position.step, str(stop))
+            raise
 
     async def recover(self) -> Position:
         """Where the run stands: the newest whole checkpoint, then every committed batch that came after it."""

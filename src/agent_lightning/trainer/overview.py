@@ -122,7 +122,7 @@ def overview(folder: RunFolder, view: StoreView) -> Overview:
             if row["kind"] in ("before", "eval", "after")
         ],
         alerts=_alerts(events),
-        notes=[str(row["body"].get("text", "")) for row in events if row["kind"] == "note"],
+        notes=[row["body"]["text"] for row in events if row["kind"] == "note"],
         dropped=_dropped(view.dropped(folder.name), steps),
         states=view.states(folder.name),
         holder=run["holder"],

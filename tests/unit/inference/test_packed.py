@@ -46,6 +46,7 @@ def test_a_packed_product_is_as_exact_as_a_float32_one(rows: int, kind: torch.dt
         (torch.full((4, 4), 1.0 + 2.0**-12), "a bit that float16 has not"),
         (torch.full((4, 4), 1e5), "beyond float16's largest value"),
         (torch.full((4, 4), float("nan")), "no number"),
+        (torch.full((4, 4), 1.1e-5), "a whole row of small ones"),
         (torch.ones(4, 4, dtype=torch.bfloat16), "not computed in float32"),
     ],
 )
@@ -53,10 +54,15 @@ def test_weights_that_packing_would_change_are_not_packed(weight: torch.Tensor, 
     assert pack(weight, None) is None, why
 
 
-def test_values_below_the_smallest_of_float16_do_not_hinder() -> None:
-    weight = torch.tensor([[1.0, 2.0**-26], [2.0**-24, 0.5]])
+def test_values_that_vanish_beside_the_others_of_their_row_do_not_hinder() -> None:
+    weight = torch.tensor([[1.0, 2.0**-26], [2.0**-24, 0.5], [0.0, 0.0]])
     packed = pack(weight, None)
-    assert packed is not None and packed(torch.ones(1, 2)).tolist() == [[1.0, 0.5 + 2.0**-24]]
+    assert packed is not None and packed(torch.ones(1, 2)).tolist() == [[1.0, 0.5 + 2.0**-24, 0.0]]
+
+
+def test_a_checkpoint_in_bfloat16_can_be_packed() -> None:
+    torch.manual_seed(0)
+    assert pack((0.02 * torch.randn(512, 576)).bfloat16().float(), None) is not None
 
 
 @pytest.mark.parametrize("config", [{}, {"attention_bias": True, "mlp_bias": True}, {"tie_word_embeddings": True}])

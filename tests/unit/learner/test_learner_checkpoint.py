@@ -14,6 +14,7 @@ import torch
 
 from agent_lightning.errors import CheckpointError
 from agent_lightning.learner.checkpoint import check_manifest, save_folder
+from agent_lightning.replica.torch_host import fingerprint
 from learner_cases import batch, learner, random_samples, shaken, tiny_folder, tiny_model
 
 
@@ -50,10 +51,12 @@ def test_nothing_is_pickled(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft reads transformers' old name
-def test_peft_loads_the_adapter_and_gives_the_same_logits(tmp_path):
+@pytest.mark.filterwarnings("error:Found missing adapter keys")
+@pytest.mark.parametrize("layers", [None, 1])
+def test_peft_loads_the_adapter_and_gives_the_same_logits(tmp_path, layers):
     from peft import PeftModel
 
-    made = shaken(learner())
+    made = shaken(learner(lora_layers=layers))
     folder = saved(made, tmp_path / "one")
     theirs = PeftModel.from_pretrained(tiny_model(), str(folder))
     ids = torch.tensor([[2, 5, 3, 9, 11]])
@@ -61,6 +64,16 @@ def test_peft_loads_the_adapter_and_gives_the_same_logits(tmp_path):
         ours = made._model(input_ids=ids).logits
         assert (ours - theirs(input_ids=ids).logits).abs().max() < 1e-5
         assert (ours - tiny_model()(input_ids=ids).logits).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("before", "now"), [(None, 1), (1, None)])
+def test_a_checkpoint_of_other_blocks_is_refused_and_changes_nothing(tmp_path, before, now):
+    folder = saved(shaken(learner(lora_layers=before)), tmp_path / "one")
+    other = learner(lora_layers=now)
+    plain = fingerprint(other.adapter())
+    with pytest.raises(CheckpointError, match="lora_layers"):
+        other.restore(folder)
+    assert fingerprint(other.adapter()) == plain
 
 
 def test_transformers_loads_full_weights(tmp_path):

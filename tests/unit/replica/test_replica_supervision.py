@@ -224,6 +224,13 @@ async def test_restarts_that_do_not_help_end_with_the_reason(monkeypatch: pytest
         assert replicas.restarts == 1
 
 
+async def test_closing_lets_every_child_stop_by_itself() -> None:
+    async with pool(replicas=3) as replicas:
+        assert replicas._living is not None
+        children = list(replicas._living.children)
+    assert [child.ended.result().count("code 0") for child in children] == [1, 1, 1]
+
+
 async def test_closing_twice_or_from_a_cancelled_task_leaves_no_child() -> None:
     async with pool() as replicas:
         pids = replicas.pids

@@ -45,6 +45,6 @@ def test_what_the_infrastructure_lost_is_left_out():
 
 def test_ids_say_what_is_measured_so_that_a_resumed_run_finds_them():
     tasks = [Task(id="x", input=1), Task(id="y", input=2)]
-    once = rollouts_of(tasks, run_id="run", step=4, mode="val", label="val", seed=0)
-    again = rollouts_of(tasks, run_id="run", step=4, mode="val", label="val", seed=0)
+    once = rollouts_of(tasks, run_id="run", step=4, mode="val", label="val-000004", seed=0)
+    again = rollouts_of(tasks, run_id="run", step=4, mode="val", label="val-000004", seed=0)
     assert [item.id for item in once] == ["run.val-000004.x", "run.val-000004.y"] == [item.id for item in again]
