@@ -198,7 +198,7 @@ class Session:
             journal=self.journal,
             changing=lambda why: self.gateway.hold.changing(why, drain_seconds=DRAIN_SECONDS),
             measured=self._report,
-            live_figures=lambda: gateway_figures(self.gateway.latencies, self.gateway.counts),
+            live_figures=self._live_figures,
         )
         wanted, there = self.config.loop.tasks_per_step, len(splits.train)
         if wanted > there:
@@ -219,6 +219,10 @@ class Session:
             steps=position.step,
             seconds=position.seconds,
         )
+
+    def _live_figures(self) -> Mapping[str, float]:
+        lost = sum(self.state.lost.by_kind().values())
+        return gateway_figures(self.gateway.latencies, self.gateway.counts) | ({"client.lost": lost} if lost else {})
 
     async def _tested(self, loop: Loop, label: str, position: Position, splits: Splits) -> Mapping[str, Any] | None:
         """The test split with the weights that are served; a resumed run keeps what it has measured."""

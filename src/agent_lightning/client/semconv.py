@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ ROLLOUT, ATTEMPT = "agent_lightning.rollout_id", "agent_lightning.attempt_id"
 CALL, COMPONENT, KIND = "agent_lightning.call_id", "agent_lightning.component", "agent_lightning.kind"
 INPUT = "gen_ai.input.messages"
 MODE = "agent_lightning.mode"
+_BORN = os.urandom(8).hex()
 LOST = "agent_lightning.lost"  # resource attribute prefix: records this process could not deliver, by kind
 
 
@@ -66,9 +68,14 @@ def span(
     }
 
 
+def _process() -> dict[str, str]:
+    """This process among all; one that was forked has a name of its own."""
+    return {"service.name": "agent-lightning-client", "service.instance.id": f"{_BORN}-{os.getpid()}"}
+
+
 def export(spans: Sequence[Mapping[str, Any]], lost: Mapping[str, int]) -> dict[str, Any]:
     """The body of one OTLP/JSON export."""
-    resource = {"service.name": "agent-lightning-client", **{f"{LOST}.{kind}": n for kind, n in lost.items()}}
+    resource = {**_process(), **{f"{LOST}.{kind}": n for kind, n in lost.items()}}
     scope_spans = [{"scope": {"name": "agent_lightning"}, "spans": list(spans)}]
     return {"resourceSpans": [{"resource": {"attributes": _attributes(resource)}, "scopeSpans": scope_spans}]}
 

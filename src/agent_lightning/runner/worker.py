@@ -23,6 +23,7 @@ from agent_lightning.client.agent import adapter_for, build, is_factory
 from agent_lightning.client.config import ClientConfig
 from agent_lightning.client.install import install
 from agent_lightning.client.link import Link
+from agent_lightning.client.outbox import EXIT_SECONDS, OUTBOX
 from agent_lightning.client.rendering import as_json
 from agent_lightning.client.session import claimed
 from agent_lightning.errors import Fenced, LightningError, RequestError, RewardError, ServerUnreachable, SettingError
@@ -88,9 +89,10 @@ class Worker:
             self._slots.append(thread)
 
     def stop(self, timeout: float | None = None) -> None:
-        """Claim nothing more; wait for what runs, at most `timeout` seconds."""
+        """Claim nothing more; wait for what runs, and for what it has to say, at most `timeout` seconds each."""
         self._stop.set()
         self.join(timeout)
+        OUTBOX.flush(EXIT_SECONDS if timeout is None else timeout)
         if self._loop_thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop_thread.join(timeout)

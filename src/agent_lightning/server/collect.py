@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from agent_lightning.errors import AccessDenied, RequestError
 from agent_lightning.server.rollouts import key_of, state_of
 from agent_lightning.server.state import ServerState
-from agent_lightning.wire.otlp import spans_of
+from agent_lightning.wire.otlp import losses_of, spans_of
 
 LARGEST_BODY = 32 * 1024 * 1024  # bytes, unpacked
 router = APIRouter()
@@ -25,7 +25,9 @@ async def traces(request: Request) -> Mapping[str, Any]:
     own = await _who(state, key_of(request))
     if "json" not in request.headers.get("content-type", "json"):
         raise RequestError("the spans came in another form: OTLP as application/json is wanted", field="content-type")
-    spans, refused = spans_of(_body(await request.body(), request.headers.get("content-encoding", "")))
+    body = _body(await request.body(), request.headers.get("content-encoding", ""))
+    spans, refused = spans_of(body)
+    state.lost.hear(losses_of(body))
     if own is not None:
         refused += sum(span.rollout_id != own for span in spans)
         spans = [span for span in spans if span.rollout_id == own]

@@ -25,6 +25,10 @@ class _Live(Collector):
         for kind in ("completed", "replayed", "joined", "refused", "fenced", "timeouts", "broken"):
             calls.add_metric([kind], getattr(gateway.counts, kind))
         yield calls
+        lost = CounterMetricFamily("client_lost", METRICS["client.lost"].help, labels=["kind"])
+        for kind, count in self._state.lost.by_kind().items():
+            lost.add_metric([kind], count)
+        yield lost
         yield GaugeMetricFamily("gateway_in_flight", "calls being served now", value=gateway.in_flight)
 
 

@@ -10,6 +10,7 @@ from agent_lightning.records import Span
 _ROLLOUT, _ATTEMPT = "agent_lightning.rollout_id", "agent_lightning.attempt_id"
 _CALL, _COMPONENT, _KIND = "agent_lightning.call_id", "agent_lightning.component", "agent_lightning.kind"
 _OURS = frozenset({_ROLLOUT, _ATTEMPT, _CALL, _COMPONENT, _KIND})
+_INSTANCE, _LOST = "service.instance.id", "agent_lightning.lost."
 _STATUS = {0: "unset", 1: "ok", 2: "error"}
 
 
@@ -25,6 +26,23 @@ def spans_of(body: Mapping[str, Any]) -> tuple[list[Span], int]:
                 except (KeyError, TypeError, ValueError):
                     refused += 1
     return spans, refused
+
+
+def losses_of(body: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    """What clients say that they could not deliver so far: (client process, kind of record) -> records."""
+    found: dict[tuple[str, str], int] = {}
+    for resource in _list(body.get("resourceSpans")):
+        listed = _attributes(resource.get("resource") if isinstance(resource, Mapping) else None)
+        told = {item["key"]: _value(item.get("value") or {}) for item in listed}
+        for key, count in told.items():
+            if key.startswith(_LOST) and type(count) is int and count > 0:
+                found[str(told.get(_INSTANCE, "")), key.removeprefix(_LOST)] = count
+    return found
+
+
+def _attributes(resource: Any) -> list[Mapping[str, Any]]:
+    listed = _list(resource.get("attributes")) if isinstance(resource, Mapping) else []
+    return [item for item in listed if isinstance(item, Mapping) and isinstance(item.get("key"), str)]
 
 
 def _span(raw: Mapping[str, Any]) -> Span:

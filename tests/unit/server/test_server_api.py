@@ -14,6 +14,7 @@ import pytest
 from agent_lightning.gateway.gateway import Gateway, GatewayConfig
 from agent_lightning.models.chat_template import CHATML, ChatTemplate
 from agent_lightning.records import Rollout, Task
+from agent_lightning.server import state
 from agent_lightning.server.access import Keys
 from agent_lightning.server.app import make_app
 from agent_lightning.server.state import ServerState
@@ -184,6 +185,44 @@ async def test_spans_are_taken_and_those_of_other_rollouts_are_not(rig: Rig):
     answer = await rig.http.post("/v1/traces", content=body, headers=sent)
     assert answer.json()["partialSuccess"]["rejectedSpans"] == 2
     assert [found.span_id for found in await rig.store.spans(claim["rollout_id"])] == [f"{1:016x}"]
+
+
+async def test_what_clients_lost_is_counted_once_a_process_and_shown(rig: Rig):
+    _, headers = await rig.claimed("a")
+
+    async def tell(process: str, **lost: int) -> None:
+        told = [{"key": "service.instance.id", "value": {"stringValue": process}}]
+        told += [{"key": f"agent_lightning.lost.{kind}", "value": {"intValue": str(n)}} for kind, n in lost.items()]
+        body = {"resourceSpans": [{"resource": {"attributes": told}, "scopeSpans": []}]}
+        assert (await rig.http.post("/v1/traces", json=body, headers=headers)).status_code == 200
+
+    await tell("one", span=3)
+    await tell("one", span=4, reward=1)
+    await tell("two", span=2)
+    await tell("one", span=4, reward=1)
+    assert rig.state.lost.by_kind() == {"span": 6, "reward": 1}
+    shown = (await rig.http.get("/metrics")).text
+    assert 'client_lost_total{kind="span"} 6.0' in shown and 'client_lost_total{kind="reward"} 1.0' in shown
+
+
+async def test_a_malformed_resource_is_no_loss(rig: Rig):
+    _, headers = await rig.claimed("a")
+    for resource in (
+        7,
+        {"attributes": [3, {"key": 5}, {"key": "agent_lightning.lost.span", "value": {"boolValue": True}}]},
+    ):
+        body = {"resourceSpans": [{"resource": resource, "scopeSpans": []}]}
+        assert (await rig.http.post("/v1/traces", json=body, headers=headers)).status_code == 200
+    assert rig.state.lost.by_kind() == {}
+
+
+def test_processes_unheard_for_longest_keep_their_sum(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(state, "MOST_CLIENTS", 2)
+    losses = state.Losses()
+    for number in range(5):
+        losses.hear({(f"p{number}", "span"): 2})
+    assert losses.by_kind() == {"span": 10}
+    assert len(losses._told) == 2
 
 
 async def test_a_gzip_bomb_is_refused(rig: Rig):
