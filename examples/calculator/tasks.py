@@ -26,8 +26,15 @@ PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
             "A box has {a} red {t} and {b} blue ones. How many {t} are in the box?",
             "{n} earned {a} points, then {b} points. How many points in total?",
         ),
-        "val": ("{n} put {a} {t} in a bag that already held {b}. How many {t} are in the bag?",),
-        "test": ("A shop sold {a} {t} in May and {b} in June. What is the total number of {t} sold?",),
+        "val": (
+            "{n} put {a} {t} in a bag that already held {b}. How many {t} are in the bag?",
+            "{n} saw {a} {t} in one room and {b} in the next. How many {t} did {n} see?",
+        ),
+        "test": (
+            "A shop sold {a} {t} in May and {b} in June. What is the total number of {t} sold?",
+            "{n} picks {a} {t} in the morning and {b} in the evening. How many {t} does {n} pick in all?",
+            "One class brings {a} {t}, another class brings {b}. How many {t} do the classes bring together?",
+        ),
     },
     "sub": {
         "train": (
@@ -38,8 +45,15 @@ PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
             "There were {a} {t} on the table and {b} were taken away. How many are still there?",
             "{n} wants {a} {t} but owns only {b}. How many more {t} does {n} want?",
         ),
-        "val": ("A jar held {a} {t}. {n} took out {b}. How many {t} stay in the jar?",),
-        "test": ("{n} needs {a} {t} and has {b}. How many {t} are missing?",),
+        "val": (
+            "A jar held {a} {t}. {n} took out {b}. How many {t} stay in the jar?",
+            "{n} carries {a} {t} and drops {b}. How many {t} does {n} still carry?",
+        ),
+        "test": (
+            "{n} needs {a} {t} and has {b}. How many {t} are missing?",
+            "{n} had {a} {t} and used {b}. How many {t} does {n} still have?",
+            "From a pile of {a} {t}, {n} throws {b} away. How many {t} are left in the pile?",
+        ),
     },
     "mul": {
         "train": (
@@ -50,8 +64,15 @@ PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
             "{n} reads {b} pages a day. How many pages does {n} read in {a} days?",
             "{a} friends have {b} {t} each. How many {t} do they have together?",
         ),
-        "val": ("{a} children bring {b} {t} each. How many {t} do they bring?",),
-        "test": ("{n} collects {b} {t} every day for {a} days. How many {t} does {n} collect?",),
+        "val": (
+            "{a} children bring {b} {t} each. How many {t} do they bring?",
+            "There are {b} {t} in a pack. How many {t} are in {a} packs?",
+        ),
+        "test": (
+            "{n} collects {b} {t} every day for {a} days. How many {t} does {n} collect?",
+            "One shelf has room for {b} {t}. How many {t} fit on {a} shelves?",
+            "{a} trays carry {b} {t} each. How many {t} do the trays carry?",
+        ),
     },
     "div": {
         "train": (
@@ -62,8 +83,15 @@ PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
             "{b} children get {a} {t} in equal shares. How many {t} are there for each child?",
             "{n} reads {a} pages in {b} days, the same number each day. How many pages a day is that?",
         ),
-        "val": ("{n} lays {a} {t} in {b} equal rows. How many {t} are in one row?",),
-        "test": ("{b} teams get {a} {t} in equal parts. How many {t} are there for one team?",),
+        "val": (
+            "{n} lays {a} {t} in {b} equal rows. How many {t} are in one row?",
+            "{n} sorts {a} {t} into {b} equal groups. How many {t} are in one group?",
+        ),
+        "test": (
+            "{b} teams get {a} {t} in equal parts. How many {t} are there for one team?",
+            "{n} deals {a} {t} to {b} players, the same number to each. How many {t} does a player get?",
+            "{a} {t} fill {b} equal bags. How many {t} does one bag hold?",
+        ),
     },
     "mul_add": {
         "train": (
@@ -74,8 +102,15 @@ PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
             "{a} friends bring {b} {t} each and {n} brings {c}. How many {t} do they bring?",
             "There are {a} rows of {b} {t} and {c} {t} beside them. How many {t} are there in all?",
         ),
-        "val": ("{a} shelves hold {b} {t} each, and {c} {t} lie on the floor. How many {t} are there?",),
-        "test": ("{n} earns {b} {t} a day for {a} days and a bonus of {c} {t}. How many {t} does {n} earn?",),
+        "val": (
+            "{a} shelves hold {b} {t} each, and {c} {t} lie on the floor. How many {t} are there?",
+            "{n} gets {b} {t} a week for {a} weeks and {c} {t} as a gift. How many {t} does {n} get?",
+        ),
+        "test": (
+            "{n} earns {b} {t} a day for {a} days and a bonus of {c} {t}. How many {t} does {n} earn?",
+            "{n} fills {a} albums with {b} {t} each and keeps {c} {t} in a drawer. How many {t} does {n} have?",
+            "A shop gets {a} crates of {b} {t} and {c} {t} more. How many {t} does the shop get?",
+        ),
     },
     "mul_sub": {
         "train": (
@@ -86,8 +121,15 @@ PHRASINGS: dict[str, dict[str, tuple[str, ...]]] = {
             "{a} friends bring {b} {t} each and eat {c}. How many {t} are left?",
             "There are {a} rows of {b} {t}. {n} takes away {c}. How many {t} remain?",
         ),
-        "val": ("{a} shelves hold {b} {t} each. {n} sells {c} of the {t}. How many {t} stay?",),
-        "test": ("{n} makes {b} {t} a day for {a} days, then uses {c}. How many {t} does {n} still have?",),
+        "val": (
+            "{a} shelves hold {b} {t} each. {n} sells {c} of the {t}. How many {t} stay?",
+            "{n} gets {b} {t} a week for {a} weeks and loses {c}. How many {t} does {n} have then?",
+        ),
+        "test": (
+            "{n} makes {b} {t} a day for {a} days, then uses {c}. How many {t} does {n} still have?",
+            "A shop has {a} crates of {b} {t} and sells {c}. How many {t} are left in the shop?",
+            "{n} fills {a} albums with {b} {t} each and then removes {c}. How many {t} stay in the albums?",
+        ),
     },
     "add_sub": {
         "test": (

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import socket
 import sqlite3
 import time
 from pathlib import Path
@@ -118,6 +119,31 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path):
     second.terminate()  # it may have come too late to be told that the run is over
     second.communicate(timeout=60)
     assert [row[0] for row in steps(tmp_path / "runs/shared")] == [1, 2]
+
+
+def test_a_killed_server_goes_on_at_its_address_and_its_workers_with_it(tmp_path: Path):
+    file = settings_file(tmp_path, workers=0, lease_seconds=2)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    server = command("serve", str(file), "--run", "shared", "--port", port, "--plain")
+    worker = command(
+        "work", "examples.lookup.agent:answer", "--reward", "examples.lookup.agent:reward",
+        "--endpoint", f"http://127.0.0.1:{port}", "--slots", "3",
+    )  # fmt: skip
+    assert server.stdout is not None
+    for line in server.stdout:
+        if line.startswith("step 1"):
+            break
+    os.kill(server.pid, signal.SIGKILL)
+    server.communicate(timeout=30)
+    finish("serve", "--resume", str(tmp_path / "runs/shared"), "--port", port, "--plain")
+    said, _ = worker.communicate(timeout=60)
+    assert worker.returncode == 0, said
+    assert [row[:2] for row in steps(tmp_path / "runs/shared", ())] == [(1, 1), (2, 2), (3, 3)]
+    with sqlite3.connect(tmp_path / "runs/shared/store.db") as db:
+        counted = db.execute("select status, count(*), count(distinct id) from rollouts group by status").fetchall()
+    assert counted == [("finished", 36, 36)]
 
 
 def test_ctrl_c_leaves_a_run_that_resumes(tmp_path: Path):

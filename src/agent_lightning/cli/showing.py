@@ -75,7 +75,8 @@ def _state(run: Overview) -> list[tuple[str, str]]:
 
 
 def _go_on(run: Overview) -> str:
-    return f"go on with: agent-lightning train --resume {run.folder.path}"
+    command = "train" if run.config.runner.workers else "serve"
+    return f"go on with: agent-lightning {command} --resume {run.folder.path}"
 
 
 def _when(at: float | None) -> str:

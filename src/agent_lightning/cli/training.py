@@ -35,7 +35,7 @@ def train(file: Path | None, *, resume: str | None, settings: Sequence[str], run
     agent, reward = load(work.agent), load(work.reward) if work.reward else None
     with _watched(plain, config) as display:
         trainer = Trainer(agent, reward=reward, config=config, run=name, listeners=(display.hear,))
-        with _left_in_order(trainer.folder):
+        with _left_in_order(trainer.folder, "train"):
             result = trainer.fit(splits.train, splits.val, splits.test)
     show_result(result, config)
 
@@ -53,21 +53,21 @@ def serve(
         async with opened(config, folder, listeners=(display.hear,), port=PORT) as session:
             return await session.train(splits)
 
-    with _watched(plain, config) as display, _left_in_order(folder):
+    with _watched(plain, config) as display, _left_in_order(folder, "serve"):
         result = asyncio.run(go(display))
     show_result(result, config)
 
 
 @contextlib.contextmanager
-def _left_in_order(folder: RunFolder) -> Iterator[None]:
-    """After Ctrl-C, say what there is and how to go on."""
+def _left_in_order(folder: RunFolder, command: str) -> Iterator[None]:
+    """After Ctrl-C, say what there is and with which command to go on."""
     try:
         yield
     except KeyboardInterrupt:
         if folder.report.is_file():
             print(f"report so far  {folder.report}", file=sys.stderr)
         if (folder.path / "run.json").is_file():
-            print(f"go on with: agent-lightning train --resume {folder.path}", file=sys.stderr)
+            print(f"go on with: agent-lightning {command} --resume {folder.path}", file=sys.stderr)
         raise
 
 
