@@ -107,14 +107,7 @@ async def _rolled(session: Session, config: TrainConfig, splits: Splits, tasks: 
     began = time.monotonic()
     rollouts = await session.runner.run(wanted)
     collected = time.monotonic() - began
-    found = await reading.read(
-        session.store,
-        rollouts,
-        policy=config.replica.policy,
-        weights=loop.reward_weights,
-        wanted=loop.component,
-        max_length=loop.max_trajectory_length,
-    )
+    found = await reading.read(session.store, rollouts, config)
     credit = reading.credit(found, config.credit)
     batch = reading.batch(credit, policy=config.replica.policy, max_tokens=config.learner.max_sample_tokens)
     updated = await _timed_update(session, batch)

@@ -9,6 +9,7 @@ from agent_lightning import trajectory
 from agent_lightning.credit import Credited, assign
 from agent_lightning.records import Attempt, Call, CallStatus, Outcome, Rollout, RolloutStatus, Trajectory
 from agent_lightning.store.view import StoreView
+from agent_lightning.trainer import reading
 from agent_lightning.trainer.config import TrainConfig
 from agent_lightning.trainer.wording import Wording
 
@@ -83,19 +84,7 @@ def detail(view: StoreView, config: TrainConfig, rollout_id: str, wording: Wordi
 def rebuilt(view: StoreView, config: TrainConfig, rollouts: Sequence[Rollout]) -> list[Trajectory]:
     """Trajectories as the trainer builds them, in the order given."""
     ids = [rollout.id for rollout in rollouts]
-    calls, rewards = view.calls_of(ids), view.rewards_of(ids)
-    return [
-        trajectory.build(
-            rollout,
-            calls[rollout.id],
-            rewards[rollout.id],
-            policy=config.replica.policy,
-            weights=config.loop.reward_weights,
-            wanted=config.loop.component,
-            max_length=config.loop.max_trajectory_length,
-        )
-        for rollout in rollouts
-    ]
+    return reading.built(rollouts, view.calls_of(ids), view.rewards_of(ids), config)
 
 
 def why_untrained(call: Call, credited: Credited, config: TrainConfig) -> str | None:

@@ -84,7 +84,7 @@ class Loop:
         began, before = self.monotonic(), await self._load()
         rollouts = await self.collect(position)
         seconds, after = self.monotonic() - began, await self._load()
-        trajectories = await self.read(rollouts)
+        trajectories = await reading.read(self.store, rollouts, self.config)
         report = reading.credit(trajectories, self.config.credit)
         await self.store.freeze(rollout.id for rollout in rollouts)
         unjudged = guard.FAILED_SHARE if position.step else 0.0  # a mistake of the reward shows at once
@@ -131,17 +131,6 @@ class Loop:
                 for sibling in range(loop.group_size)
             ]
         return await self.runner.run(rollouts, progress=self._progress("rollouts", position.step))
-
-    async def read(self, rollouts: Sequence[Rollout]) -> list[Trajectory]:
-        loop = self.config.loop
-        return await reading.read(
-            self.store,
-            rollouts,
-            policy=self.config.replica.policy,
-            weights=loop.reward_weights,
-            wanted=loop.component,
-            max_length=loop.max_trajectory_length,
-        )
 
     async def commit(self, position: Position, batch: Batch, rollouts: Sequence[Rollout]) -> BatchRecord:
         """Write down what the update will be made of, before it is made."""
@@ -249,7 +238,7 @@ class Loop:
         async with self._discarding(label, position):
             guard.check_judged(done)
         return evaluation(
-            await self.read(done),
+            await reading.read(self.store, done, self.config),
             split=mode,
             step=position.step,
             version=position.version,

@@ -6,31 +6,33 @@ from collections.abc import Mapping, Sequence
 
 from agent_lightning import trajectory
 from agent_lightning.credit import CreditConfig, CreditReport, assign
-from agent_lightning.records import Batch, Rollout, Trajectory
+from agent_lightning.records import Batch, Call, Reward, Rollout, Trajectory
 from agent_lightning.store.store import Store
+from agent_lightning.trainer.config import TrainConfig
 
 
-async def read(
-    store: Store,
-    rollouts: Sequence[Rollout],
-    *,
-    policy: str,
-    weights: Mapping[str, float],
-    wanted: Sequence[str],
-    max_length: int | None,
-) -> list[Trajectory]:
+async def read(store: Store, rollouts: Sequence[Rollout], config: TrainConfig) -> list[Trajectory]:
     """What the policy lived through in each of these rollouts, in their order."""
     ids = [rollout.id for rollout in rollouts]
-    calls, rewards = await store.calls_of(ids), await store.rewards_of(ids)
+    return built(rollouts, await store.calls_of(ids), await store.rewards_of(ids), config)
+
+
+def built(
+    rollouts: Sequence[Rollout],
+    calls: Mapping[str, Sequence[Call]],
+    rewards: Mapping[str, Sequence[Reward]],
+    config: TrainConfig,
+) -> list[Trajectory]:
+    """The same from calls and rewards by rollout id."""
     return [
         trajectory.build(
             rollout,
-            calls.get(rollout.id, []),
-            rewards.get(rollout.id, []),
-            policy=policy,
-            weights=weights,
-            wanted=wanted,
-            max_length=max_length,
+            calls.get(rollout.id, ()),
+            rewards.get(rollout.id, ()),
+            policy=config.replica.policy,
+            weights=config.loop.reward_weights,
+            wanted=config.loop.component,
+            max_length=config.loop.max_trajectory_length,
         )
         for rollout in rollouts
     ]
