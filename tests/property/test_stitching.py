@@ -114,7 +114,7 @@ async def _conversations(turns: list[dict[str, Any]], tools: list[bool]) -> None
         }
         if agent.tools:
             body["tools"] = TOOLS
-        answer = await gateway.chat(Asked(key=claim.key, body=json.dumps(body).encode()))
+        answer = await gateway.answer(Asked(key=claim.key, body=json.dumps(body).encode()))
         assert answer.body is not None
         assert answer.body["prompt_token_ids"] == list(engine.requests[-1].prompt_ids)
         agent.messages = [*agent.messages, rewritten(answer.body["choices"][0]["message"], turn["how"])]

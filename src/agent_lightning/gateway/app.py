@@ -1,4 +1,4 @@
-"""The gateway as a plain ASGI app: POST /v1/chat/completions and GET /v1/models.
+"""The gateway as a plain ASGI app: a POST path for each dialect, and GET /v1/models.
 
 No framework is in the way of a call. Mount it at the root or under /v1; it says 404 to everything else.
 """
@@ -14,8 +14,10 @@ from urllib.parse import unquote
 from agent_lightning.errors import AccessDenied, LightningError, NotFound, RequestError
 from agent_lightning.gateway.gateway import Answer, Asked, Gateway
 from agent_lightning.wire import protocol
+from agent_lightning.wire.dialect import Dialect
+from agent_lightning.wire.dialects import BY_PATH, CHAT, MESSAGES
 from agent_lightning.wire.errors import ErrorAnswer, error_answer
-from agent_lightning.wire.sse import CONTENT_TYPE, dumps, event
+from agent_lightning.wire.sse import CONTENT_TYPE, dumps
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -49,24 +51,28 @@ async def _live(receive: Receive, send: Send) -> None:
 
 
 async def _serve(gateway: Gateway, other_keys: Opens | None, scope: Scope, receive: Receive, send: Send) -> None:
-    headers = dict(scope["headers"])
+    headers, path = dict(scope["headers"]), _path(scope)
+    dialect = MESSAGES if path.startswith(protocol.MESSAGES) else BY_PATH.get(path, CHAT)
     try:
-        match scope["method"], _path(scope):
-            case "POST", protocol.CHAT:
-                asked = _asked(headers, await _body(receive))
-                await _chat(gateway, asked, receive, send)
+        match scope["method"], path:
+            case "POST", protocol.COUNT_TOKENS:
+                asked = _asked(headers, await _body(receive), dialect)
+                await _send_json(send, 200, {"input_tokens": await gateway.count(asked)}, {})
+            case "POST", _ if path in BY_PATH:
+                await _call(gateway, _asked(headers, await _body(receive), dialect), receive, send)
             case "GET", protocol.MODELS:
                 await _may_list(gateway, other_keys, _key(headers))
                 await _send_json(send, 200, _models(gateway), {})
-            case method, path:
-                raise NotFound(f"{method} {path} is not served: POST {protocol.CHAT} or GET {protocol.MODELS} is")
+            case method, _:
+                served = ", ".join(f"POST {known}" for known in (*BY_PATH, protocol.COUNT_TOKENS))
+                raise NotFound(f"{method} {path} is not served: {served} and GET {protocol.MODELS} are")
     except ConnectionAbortedError:
         return  # nobody is left to be told
     except LightningError as error:
-        await _send_error(send, error_answer(error))
+        await _send_error(send, dialect.error(error_answer(error)))
 
 
-async def _chat(gateway: Gateway, asked: Asked, receive: Receive, send: Send) -> None:
+async def _call(gateway: Gateway, asked: Asked, receive: Receive, send: Send) -> None:
     """Answer, unless the client leaves: then the call is aborted."""
     task = asyncio.current_task()
     assert task is not None
@@ -93,24 +99,24 @@ async def _chat(gateway: Gateway, asked: Asked, receive: Receive, send: Send) ->
 
 async def _answer(gateway: Gateway, asked: Asked, send: Send) -> None:
     try:
-        answer = await gateway.chat(asked)
+        answer = await gateway.answer(asked)
     except Exception as error:  # the caller is told, whatever it was
-        await _send_error(send, _told(error))
+        await _send_error(send, asked.dialect.error(_told(error)))
         return
     if answer.events is None:
         await _send_json(send, 200, answer.body or {}, answer.headers)
     else:
-        await _send_events(send, answer, answer.events)
+        await _send_events(send, answer, answer.events, asked.dialect)
 
 
-async def _send_events(send: Send, answer: Answer, events: AsyncIterator[bytes]) -> None:
+async def _send_events(send: Send, answer: Answer, events: AsyncIterator[bytes], dialect: Dialect) -> None:
     headers = {"content-type": CONTENT_TYPE, "cache-control": "no-cache", **answer.headers}
     await send({"type": "http.response.start", "status": 200, "headers": _encoded(headers)})
     try:
         async for chunk in events:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
     except Exception as error:  # the stream has begun: the last event says why it ends
-        last = event(_told(error).body)
+        last = dialect.error_event(_told(error))
         await send({"type": "http.response.body", "body": last, "more_body": True})
     finally:
         close = getattr(events, "aclose", None)
@@ -162,7 +168,7 @@ async def _body(receive: Receive) -> bytes:
     return b"".join(chunks)
 
 
-def _asked(headers: Mapping[bytes, bytes], body: bytes) -> Asked:
+def _asked(headers: Mapping[bytes, bytes], body: bytes, dialect: Dialect) -> Asked:
     deadline = _text(headers, protocol.DEADLINE)
     try:
         seconds = None if deadline is None else max(float(deadline), 1.0) / 1000
@@ -171,6 +177,7 @@ def _asked(headers: Mapping[bytes, bytes], body: bytes) -> Asked:
     return Asked(
         key=_key(headers),
         body=body,
+        dialect=dialect,
         call_id=_text(headers, protocol.CALL_ID),
         component="/".join(unquote(name) for name in (_text(headers, protocol.COMPONENT) or "").split("/")),
         parent_span=_text(headers, protocol.PARENT_SPAN),
@@ -179,8 +186,9 @@ def _asked(headers: Mapping[bytes, bytes], body: bytes) -> Asked:
 
 
 def _key(headers: Mapping[bytes, bytes]) -> str | None:
+    """As a bearer token, or in the header of Anthropic's clients."""
     scheme, _, key = (_text(headers, "authorization") or "").partition(" ")
-    return key.strip() or None if scheme.lower() == "bearer" else None
+    return (key.strip() if scheme.lower() == "bearer" else None) or _text(headers, "x-api-key")
 
 
 def _text(headers: Mapping[bytes, bytes], name: str) -> str | None:

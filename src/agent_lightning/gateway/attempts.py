@@ -14,7 +14,7 @@ from agent_lightning.errors import EngineBusy
 from agent_lightning.gateway.stitch import Branches, Turn, full_prompt
 from agent_lightning.records import Call, CallStatus
 from agent_lightning.store.store import Access, Store
-from agent_lightning.wire.chat import parse_chat
+from agent_lightning.wire.dialects import BY_NAME
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ def _remember(branches: Branches, call: Call, completed: dict[str, Call]) -> Non
             _remember(branches, completed[call.parent_call_id], completed)
             parent = branches.turn(call.parent_call_id)
     assert call.response is not None
-    request = parse_chat(call.request)
+    request = BY_NAME[call.dialect].parse(call.request)
     turn = Turn(
         call_id=call.id,
         order=call.order,

@@ -27,7 +27,9 @@ from agent_lightning.inference.engine import Engine
 from agent_lightning.models.chat_template import ChatTemplate
 from agent_lightning.models.tokenizer import ChatTokenizer
 from agent_lightning.store.store import Access, Store
-from agent_lightning.wire.chat import ChatRequest, body_hash, parse_chat
+from agent_lightning.wire.chat import ChatRequest, body_hash
+from agent_lightning.wire.dialect import Dialect
+from agent_lightning.wire.dialects import CHAT
 from agent_lightning.wire.protocol import ROLLOUT, VERSION
 
 _LONGEST_CALL_ID = 64
@@ -39,6 +41,7 @@ class Asked:
 
     key: str | None
     body: bytes
+    dialect: Dialect = CHAT
     call_id: str | None = None
     component: str = ""
     parent_span: str | None = None
@@ -93,11 +96,11 @@ class Gateway:
     def in_flight(self) -> int:
         return len(self._running)
 
-    async def chat(self, asked: Asked) -> Answer:
-        """Answer one chat completion. Raises the errors of errors.py, and TimeoutError past the deadline."""
+    async def answer(self, asked: Asked) -> Answer:
+        """Answer one call. Raises the errors of errors.py, and TimeoutError past the deadline."""
         arrived = time.perf_counter()
         access = await self.who(asked.key)
-        body, request = _read(asked.body)
+        body, request = _read(asked.body, asked.dialect)
         call_id = asked.call_id or self._new_id()
         if len(call_id) > _LONGEST_CALL_ID:
             raise RequestError(f"the call id has {len(call_id)} characters: at most {_LONGEST_CALL_ID} are wanted")
@@ -106,6 +109,7 @@ class Gateway:
             life = Life(
                 parts=self._parts,
                 access=access,
+                dialect=asked.dialect,
                 request=request,
                 body=body,
                 running=running,
@@ -124,6 +128,13 @@ class Gateway:
         first = await anext(events)  # what fails before the first token still gets a status of its own
         version = running.work.result().version if running.version is None else running.version
         return Answer(headers={**headers, VERSION: str(version)}, events=_with_first(first, events))
+
+    async def count(self, asked: Asked) -> int:
+        """Tokens of the prompt that this call would have; nothing is recorded. Raises as `answer`."""
+        access = await self.who(asked.key)
+        _, request = _read(asked.body, asked.dialect)
+        attempt = await self._attempts.of(access)
+        return len(self._prompt(attempt, request).ids)
 
     async def who(self, key: str | None) -> Access:
         """Whose calls these are. Raises AccessDenied, and Fenced when the attempt has ended."""
@@ -243,12 +254,12 @@ class Gateway:
             self.counts.broken += 1
 
 
-def _read(body: bytes) -> tuple[Mapping[str, Any], ChatRequest]:
+def _read(body: bytes, dialect: Dialect) -> tuple[Mapping[str, Any], ChatRequest]:
     try:
         value = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"the body is not JSON: {error}") from error
-    return value, parse_chat(value)
+    return value, dialect.parse(value)
 
 
 async def _with_first(first: bytes, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

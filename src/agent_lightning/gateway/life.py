@@ -21,7 +21,8 @@ from agent_lightning.models.tokenizer import ChatTokenizer
 from agent_lightning.records import Call, CallStatus, nats, token_ids
 from agent_lightning.store.store import Access, Store
 from agent_lightning.wire.chat import ChatRequest
-from agent_lightning.wire.chat_reply import ChunkWriter, Heading, choice, completion, message, usage, with_token_ids
+from agent_lightning.wire.chat_reply import Heading, choice, completion, message, usage, with_token_ids
+from agent_lightning.wire.dialect import Dialect, StreamWriter
 from agent_lightning.wire.tool_calls import split_tool_calls
 
 
@@ -51,6 +52,7 @@ class Finished:
 class Life:
     parts: Parts
     access: Access
+    dialect: Dialect
     request: ChatRequest
     body: Mapping[str, Any]  # as it came
     running: Running
@@ -61,12 +63,14 @@ class Life:
     calls: list[Call] = field(default_factory=list)  # one a choice, as admitted
     engine_seconds: float = 0.0
     replayed: bool = False
+    _writer: StreamWriter | None = None
 
     @property
-    def writer(self) -> ChunkWriter:
-        created = int(self.calls[0].admitted_at)
-        heading = Heading(call_id=self.running.call_id, created=created, model=self.request.model)
-        return ChunkWriter(heading=heading, include_usage=self.request.include_usage)
+    def writer(self) -> StreamWriter:
+        """The one that writes this call's stream: it knows what it has begun."""
+        if self._writer is None:
+            self._writer = self.dialect.writer(self.running.call_id, int(self.calls[0].admitted_at), self.request)
+        return self._writer
 
     # --- admission ----------------------------------------------------------------------------------------------
     async def admit(self, prompt: Prompt) -> Call | None:
@@ -105,7 +109,7 @@ class Life:
             rollout_id=self.access.rollout.id,
             policy=parts.config.policy,
             component=self.component,
-            dialect="chat",
+            dialect=self.dialect.name,
             order=0,  # the store counts
             index=0,
             parent_call_id=self.prompt.parent_call_id,
@@ -206,7 +210,9 @@ class Life:
             error=wrong,
         )
         return Finished(
-            call=done, choice=choice(position, message(text, tool_calls), reason, logprobs), cached=spoken.cached
+            call=done,
+            choice=choice(position, message(text, tool_calls), reason, logprobs, spoken.stop_text),
+            cached=spoken.cached,
         )
 
     def _said_before(self, position: int) -> Finished:
@@ -222,23 +228,24 @@ class Life:
     # --- the end ------------------------------------------------------------------------------------------------
     async def commit(self, finished: Sequence[Finished], attempt: Attempt) -> Answered:
         """Write the answer down, then let it go. The first choice comes last: its row vouches for all of them."""
-        writer = self.writer
+        created = int(self.calls[0].admitted_at)
+        heading = Heading(call_id=self.running.call_id, created=created, model=self.request.model)
         prompt_tokens = len(self.prompt.ids)
         sampled = [done.call.sampled_ids for done in finished]
         tokens = usage(prompt_tokens, sum(map(len, sampled)), max(done.cached for done in finished))
-        answer = completion(writer.heading, [done.choice for done in finished], tokens)
+        answer = completion(heading, [done.choice for done in finished], tokens)
         self.running.committing = True
         for position in reversed(range(len(finished))):
             done = finished[position]
             if done.stored:
                 continue
             own = usage(prompt_tokens, len(sampled[position]), done.cached)
-            response = answer if position == 0 else completion(writer.heading, [done.choice], own)
+            response = answer if position == 0 else completion(heading, [done.choice], own)
             await self.parts.store.complete(replace(done.call, response=response))
         for done in finished:
             self._remember(attempt, done)
-        body = with_token_ids(answer, self.prompt.ids, sampled)
-        rest = tuple(writer.ending(answer)) if self.request.stream else ()
+        body = self.dialect.body(with_token_ids(answer, self.prompt.ids, sampled), self.running.call_id)
+        rest = tuple(self.writer.ending(answer)) if self.request.stream else ()
         return Answered(body=body, version=finished[0].call.version_from, rest=rest)
 
     def _remember(self, attempt: Attempt, done: Finished) -> None:
@@ -272,8 +279,9 @@ class Life:
         assert first.response is not None
         names = [_choice_id(first.id, position) for position in range(self.request.n)]
         sampled: list[array[int]] = [calls[name].sampled_ids for name in names]
-        body = with_token_ids(first.response, turn.prompt_ids, sampled)
-        rest = tuple(self.writer.whole(body)) if self.request.stream else ()
+        answer = with_token_ids(first.response, turn.prompt_ids, sampled)
+        rest = tuple(self.writer.whole(answer)) if self.request.stream else ()
+        body = self.dialect.body(answer, self.running.call_id)
         return Answered(body=body, version=first.version_from, rest=rest)
 
 

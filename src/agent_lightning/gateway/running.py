@@ -37,6 +37,8 @@ class Running:
     _listeners: set[asyncio.Event] = field(default_factory=set)
 
     def push(self, event: bytes) -> None:
+        if not event:
+            return
         self.events.append(event)
         for listener in self._listeners:
             listener.set()
@@ -75,7 +77,8 @@ class Running:
             if self.work.cancelled():
                 raise EngineBusy(_CLOSING)
             for event in self.work.result().rest:
-                yield event
+                if event:
+                    yield event
         finally:
             self.work.remove_done_callback(wake)
             self._leave(listener)

@@ -69,6 +69,7 @@ def sampling_for(
     return Sampling(
         temperature=_given(request.temperature, 1.0),
         top_p=_given(request.top_p, 1.0),
+        top_k=request.top_k or 0,
         presence_penalty=_given(request.presence_penalty, 0.0),
         frequency_penalty=_given(request.frequency_penalty, 0.0),
         logit_bias=request.logit_bias,

@@ -29,7 +29,7 @@ class Spoken:
     logprobs: array[float] = field(default_factory=nats)
     top: list[Tops] = field(default_factory=list)  # a token each, if asked for
     text: str = ""  # what the client is given, tool calls included
-    stopped: bool = False  # by one of the client's stop texts
+    stop_text: str | None = None  # of the client's, that ended it
     finish_reason: FinishReason | None = None
     version_from: int = 0
     version_to: int = 0
@@ -46,14 +46,15 @@ class StopFilter:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops
         self._held = ""
-        self.matched = False
+        self.matched: str | None = None
 
     def push(self, text: str) -> str:
         held = self._held + text
-        found = [at for at in (held.find(stop) for stop in self._stops) if at >= 0]
+        found = [(at, stop) for stop in self._stops if (at := held.find(stop)) >= 0]
         if found:
-            self.matched, self._held = True, ""
-            return held[: min(found)]
+            at, self.matched = min(found, key=lambda pair: pair[0])
+            self._held = ""
+            return held[:at]
         keep = max((_overlap(held, stop) for stop in self._stops), default=0)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]
@@ -80,7 +81,8 @@ class Voice:
         self.shown = ""  # the part of it that may be shown already
 
     @property
-    def stopped(self) -> bool:
+    def stop_text(self) -> str | None:
+        """The stop text that has come, if one has."""
         return self._stops.matched
 
     def push(self, tokens: Sequence[int]) -> tuple[str, int]:
@@ -90,13 +92,13 @@ class Voice:
         shown = ""
         for position, token in enumerate(tokens, start=1):
             shown += self._pass(self._stops.push(self._stream.push(token)))
-            if self.stopped:
+            if self.stop_text is not None:
                 return shown, position
         return shown, len(tokens)
 
     def close(self) -> str:
         """No token follows: what was held back for a stop text or an unfinished character."""
-        if self.stopped:
+        if self.stop_text is not None:
             return ""
         return self._pass(self._stops.push(self._stream.close()) + self._stops.close())
 
@@ -137,8 +139,8 @@ async def speak(
         spoken.text = tokenizer.decode(spoken.ids)
     else:
         rest = voice.close()
-        spoken.text, spoken.stopped = voice.text, voice.stopped
-        if spoken.stopped:
+        spoken.text, spoken.stop_text = voice.text, voice.stop_text
+        if spoken.stop_text is not None:
             spoken.finish_reason = "stop"
         if rest and watch is not None:
             watch(spoken, rest, 0)
@@ -161,7 +163,7 @@ def _take(spoken: Spoken, piece: Piece, voice: Voice | None, watch: Watch | None
     spoken.ids.extend(piece.ids[:kept])
     spoken.logprobs.extend(piece.logprobs[:kept])
     spoken.top.extend(piece.top[:kept])
-    stopped = voice is not None and voice.stopped
+    stopped = voice is not None and voice.stop_text is not None
     spoken.finish_reason = "stop" if stopped else piece.finish_reason
     if watch is not None and kept:
         watch(spoken, shown, kept)
@@ -179,7 +181,7 @@ def mismatch(spoken: Spoken, tokenizer: ChatTokenizer, stops: Sequence[str]) -> 
     if not spoken.ids:
         return "no token was sampled"
     text = tokenizer.decode(spoken.ids)
-    if spoken.stopped:
+    if spoken.stop_text is not None:
         rest = text[len(spoken.text) :]
         same = text.startswith(spoken.text) and rest.startswith(tuple(stops))
     else:

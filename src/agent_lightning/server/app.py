@@ -17,11 +17,15 @@ from agent_lightning.errors import LightningError, RequestError
 from agent_lightning.gateway.app import gateway_app
 from agent_lightning.server import collect, rollouts
 from agent_lightning.server.state import ServerState
+from agent_lightning.wire.dialects import BY_PATH
 from agent_lightning.wire.errors import error_answer
-from agent_lightning.wire.protocol import CHAT, MODELS
+from agent_lightning.wire.protocol import COUNT_TOKENS, MODELS
 
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
+
+
+GATEWAY_PATHS = frozenset({*BY_PATH, COUNT_TOKENS, MODELS})
 
 
 def make_app(state: ServerState) -> App:
@@ -36,7 +40,7 @@ def make_app(state: ServerState) -> App:
     gateway = gateway_app(state.gateway, other_keys=_lists_models(state))
 
     async def app(scope: Scope, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["path"] in (CHAT, MODELS):
+        if scope["type"] == "http" and scope["path"] in GATEWAY_PATHS:
             await gateway(scope, receive, send)
         else:
             await api(scope, receive, send)

@@ -1,4 +1,4 @@
-"""OpenAI chat completions, the request: body -> `ChatRequest`.
+"""OpenAI chat completions, the request: body -> `ChatRequest`, the neutral form of every dialect.
 
 Unknown fields are ignored. A field that cannot be honoured is refused by its name, never dropped in silence.
 """
@@ -36,6 +36,7 @@ class ChatRequest:
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
+    top_k: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
@@ -61,28 +62,28 @@ def parse_chat(body: Any) -> ChatRequest:
     if not isinstance(model, str) or not model:
         raise RequestError("`model` is missing: the name of a model is wanted", field="model")
     _refuse_response_format(body.get("response_format"))
-    logprobs = _flag(body, "logprobs")
-    top_logprobs = int(_number(body, "top_logprobs", 0, 20, whole=True) or 0)
+    logprobs = flag(body, "logprobs")
+    top_logprobs = int(number(body, "top_logprobs", 0, 20, whole=True) or 0)
     if top_logprobs and not logprobs:
         raise RequestError("`top_logprobs` needs `logprobs`: true", field="top_logprobs")
     options = body.get("stream_options") or {}
-    limits = [_number(body, name, 1, 1_000_000, whole=True) for name in ("max_completion_tokens", "max_tokens")]
+    limits = [number(body, name, 1, 1_000_000, whole=True) for name in ("max_completion_tokens", "max_tokens")]
     return ChatRequest(
         model=model,
         messages=_messages(body.get("messages")),
         tools=_tools(body),
-        n=int(_number(body, "n", 1, MOST_CHOICES, whole=True) or 1),
+        n=int(number(body, "n", 1, MOST_CHOICES, whole=True) or 1),
         stop=_stop(body.get("stop")),
         max_tokens=next((int(limit) for limit in limits if limit is not None), None),
-        temperature=_number(body, "temperature", 0, 2),
-        top_p=_number(body, "top_p", 0, 1),
-        presence_penalty=_number(body, "presence_penalty", -2, 2),
-        frequency_penalty=_number(body, "frequency_penalty", -2, 2),
+        temperature=number(body, "temperature", 0, 2),
+        top_p=number(body, "top_p", 0, 1),
+        presence_penalty=number(body, "presence_penalty", -2, 2),
+        frequency_penalty=number(body, "frequency_penalty", -2, 2),
         logit_bias=_logit_bias(body.get("logit_bias")),
         seed=_seed(body),
         logprobs=logprobs,
         top_logprobs=top_logprobs,
-        stream=_flag(body, "stream"),
+        stream=flag(body, "stream"),
         include_usage=isinstance(options, dict) and bool(options.get("include_usage")),
         requested={name: body[name] for name in _SAMPLING if body.get(name) is not None},
     )
@@ -201,18 +202,20 @@ def _logit_bias(value: Any) -> dict[int, float]:
 
 
 def _seed(body: Mapping[str, Any]) -> int | None:
-    seed = _number(body, "seed", -(2**63), 2**63, whole=True)
+    seed = number(body, "seed", -(2**63), 2**63, whole=True)
     return None if seed is None else int(seed)
 
 
-def _flag(body: Mapping[str, Any], name: str) -> bool:
+def flag(body: Mapping[str, Any], name: str) -> bool:
+    """A field that is true, false or absent. Raises RequestError."""
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
         raise RequestError(f"`{name}` is {value!r}: true or false is wanted", field=name)
     return bool(value)
 
 
-def _number(body: Mapping[str, Any], name: str, low: float, high: float, *, whole: bool = False) -> float | None:
+def number(body: Mapping[str, Any], name: str, low: float, high: float, *, whole: bool = False) -> float | None:
+    """A field that is a number from low to high, or absent. Raises RequestError."""
     value = body.get(name)
     if value is None:
         return None

@@ -34,10 +34,16 @@ def message(content: str, tool_calls: Sequence[Mapping[str, Any]]) -> dict[str, 
 
 
 def choice(
-    index: int, message: Mapping[str, Any], finish_reason: str, logprobs: Sequence[Mapping[str, Any]] | None
+    index: int,
+    message: Mapping[str, Any],
+    finish_reason: str,
+    logprobs: Sequence[Mapping[str, Any]] | None,
+    stop_text: str | None = None,
 ) -> dict[str, Any]:
+    """`stop_reason` beside OpenAI's fields, as other servers have it: the stop text that ended the reply."""
     content = None if logprobs is None else {"content": list(logprobs), "refusal": None}
-    return {"index": index, "message": message, "logprobs": content, "finish_reason": finish_reason}
+    made = {"index": index, "message": message, "logprobs": content, "finish_reason": finish_reason}
+    return {**made, "stop_reason": stop_text}
 
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:

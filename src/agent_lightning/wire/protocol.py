@@ -3,7 +3,9 @@
 Keys travel as `Authorization: Bearer KEY`. A rollout key ("alr-...") names its attempt by itself, so a call needs no
 other id than its own. Worker and admin keys are "alw-..." and "ala-...". On loopback a server without keys takes none.
 
-POST /v1/chat/completions        rollout key, scope calls. Extra headers below.
+POST /v1/chat/completions        rollout key, scope calls. OpenAI's dialect. Extra headers below.
+POST /v1/messages                the same in Anthropic's; its key may also come as `x-api-key`
+POST /v1/messages/count_tokens   the same; counts the prompt and records nothing
 GET  /v1/models                  any key
 POST /api/v1/claims              worker key. {"worker", "run_id"?, "wait_seconds"?}
                                  -> 200 claim | 204 nothing to do yet | 410 the run is over: stop claiming
@@ -20,7 +22,7 @@ claim:  {"rollout_id", "attempt_id", "run_id", "number", "mode", "key", "lease_s
          "task": {"id", "input", "split", "meta"}, "sibling", "group_id",
          "component", "max_step_timeout", "retry_strategy"}   the server's settings: a worker's own win over them
 reward: {"id", "name", "value", "target", "target_id", "source", "created_at"}
-Errors: {"error": {"message", "type", "param", "code"}} everywhere, OpenAI's shape.
+Errors: {"error": {"message", "type", "param", "code"}} everywhere, OpenAI's shape; in Anthropic's dialect its own.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ SHOULD_RETRY = "x-should-retry"  # in answers: "false" stops the SDK's own retri
 RETRY_COUNT = "x-stainless-retry-count"  # set by the OpenAI and Anthropic SDKs
 
 CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
+COUNT_TOKENS = "/v1/messages/count_tokens"
 MODELS = "/v1/models"
 TRACES = "/v1/traces"
 CLAIMS = "/api/v1/claims"

@@ -19,5 +19,9 @@ def dumps(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
+def named_event(name: str, data: Mapping[str, Any]) -> bytes:
+    return b"event: " + name.encode("ascii") + b"\n" + event(data)
+
+
 def event(data: Mapping[str, Any]) -> bytes:
     return b"data: " + dumps(data) + b"\n\n"

@@ -48,7 +48,7 @@ async def test_requests_with_tools_are_shown_through_the_shipped_template(tokeni
 
     async def ask(*messages: dict, **more: object) -> dict:
         body = {"model": "m", "messages": list(messages), **more}
-        answer = await gateway.chat(Asked(key=claim.key, body=json.dumps(body).encode()))
+        answer = await gateway.answer(Asked(key=claim.key, body=json.dumps(body).encode()))
         assert answer.body is not None
         return dict(answer.body["choices"][0]["message"])
 
