@@ -153,6 +153,39 @@ def test_an_async_agent_and_an_async_reward(tmp_path: Path):
     assert result.steps == 1
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_agent_on_anthropics_sdk_is_trained_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed: bool
+):
+    import anthropic
+
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "not-needed")
+    model = anthropic.Anthropic(max_retries=2)
+
+    def say(messages: list) -> str:
+        asked = {"model": "claude-x", "max_tokens": 4, "messages": messages}
+        if not streamed:
+            return "".join(block.text for block in model.messages.create(**asked).content)
+        with model.messages.stream(**asked) as stream:
+            return "".join(stream.text_stream)
+
+    def ask(question: str) -> list[str]:
+        first = say([{"role": "user", "content": question}])
+        history = [{"role": "user", "content": question}, {"role": "assistant", "content": first}]
+        return [first, say([*history, {"role": "user", "content": "=3"}])]
+
+    def judge(task, result, rollout):
+        return sum(map(len, result)) / 8
+
+    result = trainer(tmp_path, agent=ask, judge=judge, total_steps=2).fit(TASKS)
+    assert result.steps == 2
+    with sqlite3.connect(tmp_path / "run/store.db") as db:
+        calls = db.execute(
+            "select dialect, status, trainable, parent_call_id is null, count(*) from calls group by 1, 2, 3, 4"
+        )
+        assert calls.fetchall() == [("messages", "completed", 1, 0, 24), ("messages", "completed", 1, 1, 24)]
+
+
 def test_a_second_trainer_on_the_same_run_is_refused(tmp_path: Path):
     import threading
 
