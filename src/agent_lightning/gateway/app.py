@@ -15,7 +15,7 @@ from agent_lightning.errors import AccessDenied, LightningError, NotFound, Reque
 from agent_lightning.gateway.gateway import Answer, Asked, Gateway
 from agent_lightning.wire import protocol
 from agent_lightning.wire.dialect import Dialect
-from agent_lightning.wire.dialects import BY_PATH, CHAT, MESSAGES
+from agent_lightning.wire.dialects import BY_PATH, CHAT, MESSAGES, RESPONSES
 from agent_lightning.wire.errors import ErrorAnswer, error_answer
 from agent_lightning.wire.sse import CONTENT_TYPE, dumps
 
@@ -60,6 +60,9 @@ async def _serve(gateway: Gateway, other_keys: Opens | None, scope: Scope, recei
                 await _send_json(send, 200, {"input_tokens": await gateway.count(asked)}, {})
             case "POST", _ if path in BY_PATH:
                 await _call(gateway, _asked(headers, await _body(receive), dialect), receive, send)
+            case "GET", _ if path.startswith(f"{protocol.RESPONSES}/"):
+                call_id = unquote(path.removeprefix(f"{protocol.RESPONSES}/")).removeprefix("resp_")
+                await _send_json(send, 200, await gateway.stored(_key(headers), call_id, RESPONSES), {})
             case "GET", protocol.MODELS:
                 await _may_list(gateway, other_keys, _key(headers))
                 await _send_json(send, 200, _models(gateway), {})

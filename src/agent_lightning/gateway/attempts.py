@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from agent_lightning.errors import EngineBusy
+from agent_lightning.errors import EngineBusy, RequestError
 from agent_lightning.gateway.stitch import Branches, Turn, full_prompt
 from agent_lightning.records import Call, CallStatus
 from agent_lightning.store.store import Access, Store
+from agent_lightning.wire.chat import ChatRequest
 from agent_lightning.wire.dialects import BY_NAME
 
 
@@ -68,6 +70,26 @@ class Attempts:
             del self._attempts[name]
 
 
+def conversation(request: ChatRequest, calls: Mapping[str, Call]) -> ChatRequest:
+    """The request with all of its messages: those of the call that it goes on from put before its own.
+
+    Raises RequestError when that call is not among the completed ones of the attempt.
+    """
+    if request.previous is None:
+        return request
+    call = calls.get(request.previous)
+    if call is None or call.response is None:
+        raise RequestError(
+            f"`previous_response_id` names call {request.previous!r}, which this rollout has not completed",
+            field="previous_response_id",
+            code="previous_response_not_found",
+        )
+    before = conversation(BY_NAME[call.dialect].parse(call.request), calls)
+    own = int(request.instructed)
+    history = (*before.messages[int(before.instructed) :], call.response["choices"][0]["message"])
+    return replace(request, messages=(*request.messages[:own], *history, *request.messages[own:]))
+
+
 def read_back(calls: list[Call]) -> Attempt:
     """The state of an attempt out of its stored calls."""
     attempt = Attempt()
@@ -85,7 +107,7 @@ def _remember(branches: Branches, call: Call, completed: dict[str, Call]) -> Non
             _remember(branches, completed[call.parent_call_id], completed)
             parent = branches.turn(call.parent_call_id)
     assert call.response is not None
-    request = BY_NAME[call.dialect].parse(call.request)
+    request = conversation(BY_NAME[call.dialect].parse(call.request), completed)
     turn = Turn(
         call_id=call.id,
         order=call.order,

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from agent_lightning.errors import AccessDenied, Conflict, Fenced, PromptTooLong, RequestError
-from agent_lightning.gateway.attempts import Attempt, Attempts
+from agent_lightning.errors import AccessDenied, Conflict, Fenced, NotFound, PromptTooLong, RequestError
+from agent_lightning.gateway.attempts import Attempt, Attempts, conversation
 from agent_lightning.gateway.hold import Hold
 from agent_lightning.gateway.latency import Counts, Latencies
 from agent_lightning.gateway.life import Life, Parts
@@ -26,10 +26,11 @@ from agent_lightning.gateway.templates import Templates
 from agent_lightning.inference.engine import Engine
 from agent_lightning.models.chat_template import ChatTemplate
 from agent_lightning.models.tokenizer import ChatTokenizer
+from agent_lightning.records import Call, CallStatus
 from agent_lightning.store.store import Access, Store
 from agent_lightning.wire.chat import ChatRequest, body_hash
 from agent_lightning.wire.dialect import Dialect
-from agent_lightning.wire.dialects import CHAT
+from agent_lightning.wire.dialects import BY_NAME, CHAT
 from agent_lightning.wire.protocol import ROLLOUT, VERSION
 
 _LONGEST_CALL_ID = 64
@@ -100,7 +101,7 @@ class Gateway:
         """Answer one call. Raises the errors of errors.py, and TimeoutError past the deadline."""
         arrived = time.perf_counter()
         access = await self.who(asked.key)
-        body, request = _read(asked.body, asked.dialect)
+        body, request = await self._read(access, asked)
         call_id = asked.call_id or self._new_id()
         if len(call_id) > _LONGEST_CALL_ID:
             raise RequestError(f"the call id has {len(call_id)} characters: at most {_LONGEST_CALL_ID} are wanted")
@@ -132,9 +133,36 @@ class Gateway:
     async def count(self, asked: Asked) -> int:
         """Tokens of the prompt that this call would have; nothing is recorded. Raises as `answer`."""
         access = await self.who(asked.key)
-        _, request = _read(asked.body, asked.dialect)
+        _, request = await self._read(access, asked)
         attempt = await self._attempts.of(access)
         return len(self._prompt(attempt, request).ids)
+
+    async def stored(self, key: str | None, call_id: str, dialect: Dialect) -> Mapping[str, Any]:
+        """The answer of a completed call of the key's attempt once more. Raises NotFound, and as `who`."""
+        access = await self.who(key)
+        calls = await self._completed(access)
+        if call_id not in calls:
+            raise NotFound(f"this rollout has completed no call {call_id!r}")
+        call = calls[call_id]
+        request = BY_NAME[call.dialect].parse(call.request)
+        assert call.response is not None
+        return dialect.body(call.response, call_id, request)
+
+    async def _completed(self, access: Access) -> dict[str, Call]:
+        """Completed calls of the attempt, by id."""
+        calls = await self._store.calls(access.rollout.id, attempt_id=access.attempt_id)
+        return {call.id: call for call in calls if call.status is CallStatus.COMPLETED and call.response is not None}
+
+    async def _read(self, access: Access, asked: Asked) -> tuple[Mapping[str, Any], ChatRequest]:
+        """The body, and the request with its whole conversation."""
+        try:
+            body = json.loads(asked.body)
+        except (ValueError, RecursionError) as error:
+            raise RequestError(f"the body is not JSON: {error}") from error
+        request = asked.dialect.parse(body)
+        if request.previous is not None:
+            request = conversation(request, await self._completed(access))
+        return body, request
 
     async def who(self, key: str | None) -> Access:
         """Whose calls these are. Raises AccessDenied, and Fenced when the attempt has ended."""
@@ -252,14 +280,6 @@ class Gateway:
             self.counts.timeouts += 1
         else:
             self.counts.broken += 1
-
-
-def _read(body: bytes, dialect: Dialect) -> tuple[Mapping[str, Any], ChatRequest]:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"the body is not JSON: {error}") from error
-    return value, dialect.parse(value)
 
 
 async def _with_first(first: bytes, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -244,7 +244,7 @@ class Life:
             await self.parts.store.complete(replace(done.call, response=response))
         for done in finished:
             self._remember(attempt, done)
-        body = self.dialect.body(with_token_ids(answer, self.prompt.ids, sampled), self.running.call_id)
+        body = self.dialect.body(with_token_ids(answer, self.prompt.ids, sampled), self.running.call_id, self.request)
         rest = tuple(self.writer.ending(answer)) if self.request.stream else ()
         return Answered(body=body, version=finished[0].call.version_from, rest=rest)
 
@@ -281,7 +281,7 @@ class Life:
         sampled: list[array[int]] = [calls[name].sampled_ids for name in names]
         answer = with_token_ids(first.response, turn.prompt_ids, sampled)
         rest = tuple(self.writer.whole(answer)) if self.request.stream else ()
-        body = self.dialect.body(answer, self.running.call_id)
+        body = self.dialect.body(answer, self.running.call_id, self.request)
         return Answered(body=body, version=first.version_from, rest=rest)
 
 

@@ -19,7 +19,7 @@ from agent_lightning.server import collect, rollouts
 from agent_lightning.server.state import ServerState
 from agent_lightning.wire.dialects import BY_PATH
 from agent_lightning.wire.errors import error_answer
-from agent_lightning.wire.protocol import COUNT_TOKENS, MODELS
+from agent_lightning.wire.protocol import COUNT_TOKENS, MODELS, RESPONSES
 
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
@@ -40,7 +40,7 @@ def make_app(state: ServerState) -> App:
     gateway = gateway_app(state.gateway, other_keys=_lists_models(state))
 
     async def app(scope: Scope, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["path"] in GATEWAY_PATHS:
+        if scope["type"] == "http" and (scope["path"] in GATEWAY_PATHS or scope["path"].startswith(f"{RESPONSES}/")):
             await gateway(scope, receive, send)
         else:
             await api(scope, receive, send)

@@ -31,6 +31,8 @@ class ChatRequest:
     model: str
     messages: tuple[Message, ...]  # as they came
     tools: tuple[Message, ...] = ()  # empty when tool_choice is "none"
+    instructed: bool = False  # the first message is for this call alone, not of the conversation
+    previous: str | None = None  # call whose conversation comes before the messages
     n: int = 1
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None

@@ -49,7 +49,7 @@ class Dialect(Protocol):
         """Raises RequestError with the name of the field that is wrong or cannot be honoured."""
         ...
 
-    def body(self, answer: Mapping[str, Any], call_id: str) -> Mapping[str, Any]:
+    def body(self, answer: Mapping[str, Any], call_id: str, request: ChatRequest) -> Mapping[str, Any]:
         """A neutral answer (with token ids) as it is sent."""
         ...
 

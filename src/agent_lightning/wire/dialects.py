@@ -13,6 +13,8 @@ from agent_lightning.wire.dialect import Dialect
 from agent_lightning.wire.errors import ErrorAnswer
 from agent_lightning.wire.messages import parse_messages
 from agent_lightning.wire.messages_reply import EventWriter, error_in_their_shape, message_body
+from agent_lightning.wire.responses import parse_responses
+from agent_lightning.wire.responses_reply import NumberedWriter, error_event, response_body
 from agent_lightning.wire.sse import event, named_event
 
 
@@ -24,7 +26,7 @@ class ChatDialect:
     def parse(self, body: Any) -> ChatRequest:
         return parse_chat(body)
 
-    def body(self, answer: Mapping[str, Any], call_id: str) -> Mapping[str, Any]:
+    def body(self, answer: Mapping[str, Any], call_id: str, request: ChatRequest) -> Mapping[str, Any]:
         return answer
 
     def writer(self, call_id: str, created: int, request: ChatRequest) -> ChunkWriter:
@@ -46,7 +48,7 @@ class MessagesDialect:
     def parse(self, body: Any) -> ChatRequest:
         return parse_messages(body)
 
-    def body(self, answer: Mapping[str, Any], call_id: str) -> Mapping[str, Any]:
+    def body(self, answer: Mapping[str, Any], call_id: str, request: ChatRequest) -> Mapping[str, Any]:
         return message_body(answer, call_id)
 
     def writer(self, call_id: str, created: int, request: ChatRequest) -> EventWriter:
@@ -59,6 +61,27 @@ class MessagesDialect:
         return named_event("error", error_in_their_shape(answer).body)
 
 
-CHAT, MESSAGES = ChatDialect(), MessagesDialect()
-BY_PATH: Mapping[str, Dialect] = {protocol.CHAT: CHAT, protocol.MESSAGES: MESSAGES}
+class ResponsesDialect:
+    """OpenAI responses."""
+
+    name: Name = "responses"
+
+    def parse(self, body: Any) -> ChatRequest:
+        return parse_responses(body)
+
+    def body(self, answer: Mapping[str, Any], call_id: str, request: ChatRequest) -> Mapping[str, Any]:
+        return response_body(answer, call_id, request)
+
+    def writer(self, call_id: str, created: int, request: ChatRequest) -> NumberedWriter:
+        return NumberedWriter(call_id=call_id, created=created, request=request)
+
+    def error(self, answer: ErrorAnswer) -> ErrorAnswer:
+        return answer
+
+    def error_event(self, answer: ErrorAnswer) -> bytes:
+        return error_event(answer)
+
+
+CHAT, MESSAGES, RESPONSES = ChatDialect(), MessagesDialect(), ResponsesDialect()
+BY_PATH: Mapping[str, Dialect] = {protocol.CHAT: CHAT, protocol.MESSAGES: MESSAGES, protocol.RESPONSES: RESPONSES}
 BY_NAME: Mapping[str, Dialect] = {dialect.name: dialect for dialect in BY_PATH.values()}

@@ -1,0 +1,159 @@
+"""OpenAI responses, the request: body -> `ChatRequest`.
+
+Items become the neutral form: a `function_call` is a tool call of the assistant's message before it, its output a message
+of the tool. Reasoning that comes back is left out, as the policy wrote none. `previous_response_id` names the call
+whose conversation comes before; the gateway puts it there. Unknown fields are ignored; what cannot be honoured and would
+change the result is refused by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agent_lightning.errors import RequestError
+from agent_lightning.wire.chat import ROLES, ChatRequest, Message, flag, flat_text, number
+
+PREFIX = "resp_"
+_SAMPLING = ("temperature", "top_p", "max_output_tokens", "tool_choice", "reasoning", "text")
+_REFUSED = ("background", "conversation", "prompt")
+
+
+def parse_responses(body: Any) -> ChatRequest:
+    """Raises RequestError with the name of the field that is wrong or cannot be honoured."""
+    if not isinstance(body, dict):
+        raise RequestError(f"the body is {type(body).__name__}: a JSON object is wanted")
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise RequestError("`model` is missing: the name of a model is wanted", field="model")
+    for name in _REFUSED:
+        if body.get(name):
+            raise RequestError(f"`{name}` cannot be honoured", field=name, code="unsupported_value")
+    _refuse_text_format(body.get("text"))
+    instructions = body.get("instructions")
+    limit = number(body, "max_output_tokens", 1, 1_000_000, whole=True)
+    include = body.get("include") or []
+    return ChatRequest(
+        model=model,
+        messages=(*_instructed(instructions), *_items(body.get("input"))),
+        instructed=instructions is not None,
+        previous=_previous(body.get("previous_response_id")),
+        tools=_tools(body),
+        max_tokens=None if limit is None else int(limit),
+        temperature=number(body, "temperature", 0, 2),
+        top_p=number(body, "top_p", 0, 1),
+        logprobs=isinstance(include, list) and "message.output_text.logprobs" in include,
+        top_logprobs=int(number(body, "top_logprobs", 0, 20, whole=True) or 0),
+        stream=flag(body, "stream"),
+        requested={name: body[name] for name in _SAMPLING if body.get(name) is not None},
+    )
+
+
+def _instructed(value: Any) -> list[Message]:
+    if value is None:
+        return []
+    return [{"role": "system", "content": flat_text(value, "instructions")}]
+
+
+def _previous(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.startswith(PREFIX):
+        raise RequestError(
+            f"`previous_response_id` is {value!r}: the id of a response of this rollout is wanted",
+            field="previous_response_id",
+            code="previous_response_not_found",
+        )
+    return value.removeprefix(PREFIX)
+
+
+def _items(value: Any) -> list[Message]:
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if not isinstance(value, list) or not value:
+        raise RequestError("`input` is missing or empty: text or a list of items is wanted", field="input")
+    made: list[Message] = []
+    for position, item in enumerate(value):
+        where = f"input[{position}]"
+        if not isinstance(item, dict):
+            raise RequestError(f"`{where}` is {type(item).__name__}: an item is wanted", field=where)
+        kind = item.get("type", "message")
+        if kind == "message":
+            made.append(_message(item, where))
+        elif kind == "function_call":
+            _add_call(made, item, where)
+        elif kind == "function_call_output":
+            output = flat_text(item.get("output"), f"{where}.output")
+            made.append({"role": "tool", "tool_call_id": _string(item, "call_id", where), "content": output})
+        elif kind != "reasoning":
+            raise RequestError(
+                f"`{where}` is an item of type {kind!r}: this policy reads messages and functions only", field=where
+            )
+    return made
+
+
+def _message(item: Mapping[str, Any], where: str) -> Message:
+    role = item.get("role")
+    if role not in ROLES:
+        raise RequestError(
+            f"`{where}.role` is {role!r}: wanted one of {', '.join(sorted(ROLES))}", field=f"{where}.role"
+        )
+    return {"role": role, "content": flat_text(item.get("content"), f"{where}.content")}
+
+
+def _add_call(made: list[Message], item: Mapping[str, Any], where: str) -> None:
+    """One answer may hold a message and calls, as items in a row: they are one message."""
+    function = {"name": _string(item, "name", where), "arguments": _string(item, "arguments", where)}
+    call = {"id": _string(item, "call_id", where), "type": "function", "function": function}
+    if made and made[-1]["role"] == "assistant":
+        made[-1] = {**made[-1], "tool_calls": [*made[-1].get("tool_calls", ()), call]}
+    else:
+        made.append({"role": "assistant", "content": None, "tool_calls": [call]})
+
+
+def _tools(body: Mapping[str, Any]) -> tuple[Message, ...]:
+    tools, choice = body.get("tools"), body.get("tool_choice")
+    if choice not in (None, "auto", "none"):
+        raise RequestError(
+            f"`tool_choice` is {choice!r}: a policy cannot be forced to call a tool; use 'auto' or 'none'",
+            field="tool_choice",
+            code="unsupported_value",
+        )
+    if tools is None:
+        return ()
+    if not isinstance(tools, list):
+        raise RequestError(f"`tools` is {type(tools).__name__}: a list is wanted", field="tools")
+    made = [_tool(tool, f"tools[{position}]") for position, tool in enumerate(tools)]
+    return () if choice == "none" else tuple(made)
+
+
+def _tool(tool: Any, where: str) -> Message:
+    kind = tool.get("type") if isinstance(tool, dict) else type(tool).__name__
+    if kind != "function":
+        raise RequestError(
+            f"`{where}` is {kind!r}: the provider runs such a tool itself; only functions of the agent are understood",
+            field=where,
+            code="unsupported_value",
+        )
+    function = {"name": _string(tool, "name", where), "parameters": tool.get("parameters") or {}}
+    if tool.get("description"):
+        function["description"] = tool["description"]
+    return {"type": "function", "function": function}
+
+
+def _refuse_text_format(text: Any) -> None:
+    wanted = text.get("format") if isinstance(text, dict) else None
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    if kind not in (None, "text"):
+        raise RequestError(
+            f"`text.format` is {kind!r}: only 'text' can be honoured; ask for the format in the prompt",
+            field="text.format",
+            code="unsupported_value",
+        )
+
+
+def _string(item: Mapping[str, Any], name: str, where: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise RequestError(f"`{where}.{name}` is {type(value).__name__}: text is wanted", field=f"{where}.{name}")
+    return value
