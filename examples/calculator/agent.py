@@ -17,16 +17,16 @@ from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 
 MAX_TURNS = 3
-INSTRUCTIONS = "Turn the question into calc: EXPRESSION with + - * /. After the result write answer: NUMBER."
+INSTRUCTIONS = "First write calc: and one expression. When you are told the result, write answer: and the number."
 EXAMPLES: list[AnyMessage] = [
-    HumanMessage("There are 9 boxes with 6 eggs each and 4 eggs are broken. How many eggs are whole?"),
-    AIMessage("calc: 9 * 6 - 4"),
-    HumanMessage("result: 50"),
-    AIMessage("answer: 50"),
-    HumanMessage("Leo shares 42 nuts equally among 6 boys. How many nuts does each boy get?"),
-    AIMessage("calc: 42 / 6"),
-    HumanMessage("result: 7"),
-    AIMessage("answer: 7"),
+    HumanMessage("Ann has 40 pens and gives away 14. How many pens are left?"),
+    AIMessage("calc: 40-14"),
+    HumanMessage("result: 26"),
+    AIMessage("answer: 26"),
+    HumanMessage("There are 9 boxes with 6 eggs each and 4 more eggs. How many eggs are there?"),
+    AIMessage("calc: 9*6+4"),
+    HumanMessage("result: 58"),
+    AIMessage("answer: 58"),
 ]
 STOP = ["\n", "="]  # one line is wanted, and small models like to go on with the result
 
