@@ -26,7 +26,7 @@ from agent_lightning.gateway.templates import Templates
 from agent_lightning.inference.engine import Engine
 from agent_lightning.models.chat_template import ChatTemplate
 from agent_lightning.models.tokenizer import ChatTokenizer
-from agent_lightning.records import Call, CallStatus
+from agent_lightning.records import Call, CallStatus, token_ids
 from agent_lightning.store.store import Access, Store
 from agent_lightning.wire.chat import ChatRequest, body_hash
 from agent_lightning.wire.dialect import Dialect
@@ -246,6 +246,8 @@ class Gateway:
             raise
 
     def _prompt(self, attempt: Attempt, request: ChatRequest) -> Prompt:
+        if request.prompt is not None:
+            return self._given_prompt(attempt, request.prompt)
         template = self.templates.of(request.messages, request.tools)
         turn = None
         if self.templates.history == "stitched":
@@ -260,6 +262,19 @@ class Gateway:
             tools=request.tools,
             stop_ids=self.templates.stop_ids,
         )
+
+    def _given_prompt(self, attempt: Attempt, given: str | tuple[int, ...]) -> Prompt:
+        """A prompt that the agent made itself: its own text is tokenised, its own ids are taken."""
+        ids = self._tokenizer.encode(given) if isinstance(given, str) else token_ids(given)
+        if not isinstance(given, str) and max(given) >= self._tokenizer.vocabulary:
+            raise RequestError(
+                f"`prompt` has token {max(given)}: the policy knows 0 to {self._tokenizer.vocabulary - 1}",
+                field="prompt",
+            )
+        turn = attempt.branches.find_ids(ids) if self.templates.history == "stitched" else None
+        if turn is None:
+            return Prompt(ids=ids, parent_call_id=None, offset=0)
+        return Prompt(ids=ids, parent_call_id=turn.call_id, offset=len(turn.prompt_ids) + len(turn.sampled_ids))
 
     def _check_length(self, prompt: Prompt) -> None:
         longest = min(self.config.longest_prompt, self.config.context_length - 1)

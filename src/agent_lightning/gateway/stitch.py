@@ -74,6 +74,15 @@ class Branches:
             found = self._ends.get(digest, found)
         return found
 
+    def find_ids(self, ids: array[int]) -> Turn | None:
+        """The call of whose prompt and answer, token for token, this prompt is the longest continuation."""
+        found, longest = None, 0
+        for turn in self._turns.values():
+            size = len(turn.prompt_ids) + len(turn.sampled_ids)
+            if longest < size <= len(ids) and ids[:size] == turn.prompt_ids + turn.sampled_ids:
+                found, longest = turn, size
+        return found
+
     def turn(self, call_id: str) -> Turn | None:
         return self._turns.get(call_id)
 

@@ -32,6 +32,7 @@ class ChatRequest:
     messages: tuple[Message, ...]  # as they came
     tools: tuple[Message, ...] = ()  # empty when tool_choice is "none"
     instructed: bool = False  # the first message is for this call alone, not of the conversation
+    prompt: str | tuple[int, ...] | None = None  # what is continued instead of rendered messages: text or token ids
     previous: str | None = None  # call whose conversation comes before the messages
     n: int = 1
     stop: tuple[str, ...] = ()
@@ -75,14 +76,14 @@ def parse_chat(body: Any) -> ChatRequest:
         messages=_messages(body.get("messages")),
         tools=_tools(body),
         n=int(number(body, "n", 1, MOST_CHOICES, whole=True) or 1),
-        stop=_stop(body.get("stop")),
+        stop=stop_texts(body.get("stop")),
         max_tokens=next((int(limit) for limit in limits if limit is not None), None),
         temperature=number(body, "temperature", 0, 2),
         top_p=number(body, "top_p", 0, 1),
         presence_penalty=number(body, "presence_penalty", -2, 2),
         frequency_penalty=number(body, "frequency_penalty", -2, 2),
-        logit_bias=_logit_bias(body.get("logit_bias")),
-        seed=_seed(body),
+        logit_bias=logit_bias(body.get("logit_bias")),
+        seed=seed(body),
         logprobs=logprobs,
         top_logprobs=top_logprobs,
         stream=flag(body, "stream"),
@@ -180,7 +181,7 @@ def _refuse_response_format(value: Any) -> None:
         )
 
 
-def _stop(value: Any) -> tuple[str, ...]:
+def stop_texts(value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     stops = [value] if isinstance(value, str) else value
@@ -189,7 +190,7 @@ def _stop(value: Any) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def _logit_bias(value: Any) -> dict[int, float]:
+def logit_bias(value: Any) -> dict[int, float]:
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -203,9 +204,9 @@ def _logit_bias(value: Any) -> dict[int, float]:
     return bias
 
 
-def _seed(body: Mapping[str, Any]) -> int | None:
-    seed = number(body, "seed", -(2**63), 2**63, whole=True)
-    return None if seed is None else int(seed)
+def seed(body: Mapping[str, Any]) -> int | None:
+    value = number(body, "seed", -(2**63), 2**63, whole=True)
+    return None if value is None else int(value)
 
 
 def flag(body: Mapping[str, Any], name: str) -> bool:

@@ -9,6 +9,8 @@ from agent_lightning.records import Dialect as Name
 from agent_lightning.wire import protocol
 from agent_lightning.wire.chat import ChatRequest, parse_chat
 from agent_lightning.wire.chat_reply import ChunkWriter, Heading
+from agent_lightning.wire.completions import parse_completions
+from agent_lightning.wire.completions_reply import TextWriter, completion_body
 from agent_lightning.wire.dialect import Dialect
 from agent_lightning.wire.errors import ErrorAnswer
 from agent_lightning.wire.messages import parse_messages
@@ -82,6 +84,32 @@ class ResponsesDialect:
         return error_event(answer)
 
 
+class CompletionsDialect:
+    """OpenAI completions."""
+
+    name: Name = "completions"
+
+    def parse(self, body: Any) -> ChatRequest:
+        return parse_completions(body)
+
+    def body(self, answer: Mapping[str, Any], call_id: str, request: ChatRequest) -> Mapping[str, Any]:
+        return completion_body(answer, call_id)
+
+    def writer(self, call_id: str, created: int, request: ChatRequest) -> TextWriter:
+        return TextWriter(call_id=call_id, created=created, model=request.model, include_usage=request.include_usage)
+
+    def error(self, answer: ErrorAnswer) -> ErrorAnswer:
+        return answer
+
+    def error_event(self, answer: ErrorAnswer) -> bytes:
+        return event(answer.body)
+
+
 CHAT, MESSAGES, RESPONSES = ChatDialect(), MessagesDialect(), ResponsesDialect()
-BY_PATH: Mapping[str, Dialect] = {protocol.CHAT: CHAT, protocol.MESSAGES: MESSAGES, protocol.RESPONSES: RESPONSES}
+BY_PATH: Mapping[str, Dialect] = {
+    protocol.CHAT: CHAT,
+    protocol.COMPLETIONS: CompletionsDialect(),
+    protocol.RESPONSES: RESPONSES,
+    protocol.MESSAGES: MESSAGES,
+}
 BY_NAME: Mapping[str, Dialect] = {dialect.name: dialect for dialect in BY_PATH.values()}

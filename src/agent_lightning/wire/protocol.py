@@ -4,6 +4,7 @@ Keys travel as `Authorization: Bearer KEY`. A rollout key ("alr-...") names its 
 other id than its own. Worker and admin keys are "alw-..." and "ala-...". On loopback a server without keys takes none.
 
 POST /v1/chat/completions        rollout key, scope calls. OpenAI's dialect. Extra headers below.
+POST /v1/completions             the same; a prompt of text or token ids
 POST /v1/responses               the same; GET /v1/responses/ID gives an answer again
 POST /v1/messages                the same in Anthropic's; its key may also come as `x-api-key`
 POST /v1/messages/count_tokens   the same; counts the prompt and records nothing
@@ -38,6 +39,7 @@ SHOULD_RETRY = "x-should-retry"  # in answers: "false" stops the SDK's own retri
 RETRY_COUNT = "x-stainless-retry-count"  # set by the OpenAI and Anthropic SDKs
 
 CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
 RESPONSES = "/v1/responses"
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
