@@ -221,8 +221,10 @@ class Session:
         )
 
     def _live_figures(self) -> Mapping[str, float]:
-        lost = sum(self.state.lost.by_kind().values())
-        return gateway_figures(self.gateway.latencies, self.gateway.counts) | ({"client.lost": lost} if lost else {})
+        figures = dict(gateway_figures(self.gateway.latencies, self.gateway.counts))
+        if lost := sum(self.state.lost.by_kind().values()):
+            figures["client.lost"] = float(lost)
+        return figures
 
     async def _tested(self, loop: Loop, label: str, position: Position, splits: Splits) -> Mapping[str, Any] | None:
         """The test split with the weights that are served; a resumed run keeps what it has measured."""
