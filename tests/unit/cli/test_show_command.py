@@ -101,7 +101,7 @@ def test_a_really_trained_run_and_its_rollouts_can_be_shown() -> None:
 def test_ctrl_c_says_where_the_report_is_and_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = hand_made(tmp_path, finished=False)
     report.write(folder)
-    with pytest.raises(KeyboardInterrupt), _left_in_order(folder):
+    with pytest.raises(KeyboardInterrupt), _left_in_order(folder, "train"):
         raise KeyboardInterrupt
     told = capsys.readouterr().err
     assert str(folder.report) in told
