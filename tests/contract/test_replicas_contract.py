@@ -196,7 +196,7 @@ async def test_a_kill_while_it_learns_and_generates_costs_nothing_that_was_commi
 
     update = asyncio.create_task(pool.update(long, rate=1e-2, version=version + 1))
     await asyncio.sleep(0.05)
-    request_in_flight = asyncio.create_task(written(pool, request("in flight")))
+    request_in_flight = asyncio.create_task(written(pool, request("in flight", tokens=60)))  # longer than the wait
     await asyncio.sleep(0.01)
     assert not update.done()
     os.kill(pool.pids[1], signal.SIGKILL)
