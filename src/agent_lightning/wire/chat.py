@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from agent_lightning.errors import RequestError
+from agent_lightning.wire.fields import flag, model_of, number, sampling_of, tools_of
 
 Message = Mapping[str, Any]
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
-MOST_CHOICES = 128
 _SAMPLING = (
     "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop", "n",
     "max_tokens", "max_completion_tokens", "tool_choice",
@@ -59,35 +58,22 @@ def body_hash(body: Mapping[str, Any]) -> str:
 
 def parse_chat(body: Any) -> ChatRequest:
     """Raises RequestError with the name of the field that is wrong or cannot be honoured."""
-    if not isinstance(body, dict):
-        raise RequestError(f"the body is {type(body).__name__}: a JSON object is wanted")
-    model = body.get("model")
-    if not isinstance(model, str) or not model:
-        raise RequestError("`model` is missing: the name of a model is wanted", field="model")
+    model = model_of(body)
     _refuse_response_format(body.get("response_format"))
     logprobs = flag(body, "logprobs")
     top_logprobs = int(number(body, "top_logprobs", 0, 20, whole=True) or 0)
     if top_logprobs and not logprobs:
         raise RequestError("`top_logprobs` needs `logprobs`: true", field="top_logprobs")
-    options = body.get("stream_options") or {}
     limits = [number(body, name, 1, 1_000_000, whole=True) for name in ("max_completion_tokens", "max_tokens")]
     return ChatRequest(
         model=model,
         messages=_messages(body.get("messages")),
-        tools=_tools(body),
-        n=int(number(body, "n", 1, MOST_CHOICES, whole=True) or 1),
-        stop=stop_texts(body.get("stop")),
+        tools=tools_of(body, body.get("tool_choice"), _tool),
         max_tokens=next((int(limit) for limit in limits if limit is not None), None),
-        temperature=number(body, "temperature", 0, 2),
-        top_p=number(body, "top_p", 0, 1),
-        presence_penalty=number(body, "presence_penalty", -2, 2),
-        frequency_penalty=number(body, "frequency_penalty", -2, 2),
-        logit_bias=logit_bias(body.get("logit_bias")),
-        seed=seed(body),
+        **sampling_of(body),
         logprobs=logprobs,
         top_logprobs=top_logprobs,
         stream=flag(body, "stream"),
-        include_usage=isinstance(options, dict) and bool(options.get("include_usage")),
         requested={name: body[name] for name in _SAMPLING if body.get(name) is not None},
     )
 
@@ -149,26 +135,12 @@ def _check_calls(calls: Any, where: str) -> None:
             raise RequestError(f"`{name}` has no name: only calls of functions are understood", field=name)
 
 
-def _tools(body: Mapping[str, Any]) -> tuple[Message, ...]:
-    tools, choice = body.get("tools"), body.get("tool_choice")
-    if choice not in (None, "auto", "none"):
-        raise RequestError(
-            f"`tool_choice` is {choice!r}: a policy cannot be forced to call a tool; use 'auto' or 'none'",
-            field="tool_choice",
-            code="unsupported_value",
-        )
-    if tools is None:
-        return ()
-    if not isinstance(tools, list):
-        raise RequestError(f"`tools` is {type(tools).__name__}: a list is wanted", field="tools")
-    for position, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise RequestError(
-                f"`tools[{position}].function` has no name: only tools of type 'function' are understood",
-                field=f"tools[{position}].function",
-            )
-    return () if choice == "none" else tuple(tools)
+def _tool(tool: Any, where: str) -> Message:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        where = f"{where}.function"
+        raise RequestError(f"`{where}` has no name: only tools of type 'function' are understood", field=where)
+    return tool
 
 
 def _refuse_response_format(value: Any) -> None:
@@ -179,52 +151,3 @@ def _refuse_response_format(value: Any) -> None:
             field="response_format",
             code="unsupported_value",
         )
-
-
-def stop_texts(value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or len(stops) > 16 or not all(isinstance(stop, str) and stop for stop in stops):
-        raise RequestError("`stop` is wanted as a text or a list of at most 16 texts, none empty", field="stop")
-    return tuple(stops)
-
-
-def logit_bias(value: Any) -> dict[int, float]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise RequestError("`logit_bias` is wanted as an object of token ids and numbers", field="logit_bias")
-    try:
-        bias = {int(token): float(number) for token, number in value.items()}
-    except (TypeError, ValueError) as error:
-        raise RequestError(f"`logit_bias` is wanted as token ids and numbers: {error}", field="logit_bias") from error
-    if not all(-100 <= number <= 100 for number in bias.values()):
-        raise RequestError("`logit_bias` has a value outside -100 to 100", field="logit_bias")
-    return bias
-
-
-def seed(body: Mapping[str, Any]) -> int | None:
-    value = number(body, "seed", -(2**63), 2**63, whole=True)
-    return None if value is None else int(value)
-
-
-def flag(body: Mapping[str, Any], name: str) -> bool:
-    """A field that is true, false or absent. Raises RequestError."""
-    value = body.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise RequestError(f"`{name}` is {value!r}: true or false is wanted", field=name)
-    return bool(value)
-
-
-def number(body: Mapping[str, Any], name: str, low: float, high: float, *, whole: bool = False) -> float | None:
-    """A field that is a number from low to high, or absent. Raises RequestError."""
-    value = body.get(name)
-    if value is None:
-        return None
-    wanted = f"a {'whole ' if whole else ''}number from {low} to {high} is wanted"
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise RequestError(f"`{name}` is {value!r}: {wanted}", field=name)
-    if not low <= value <= high or (whole and value != int(value)):
-        raise RequestError(f"`{name}` is {value}: {wanted}", field=name)
-    return value

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_lightning.errors import RequestError
-from agent_lightning.wire.chat import MOST_CHOICES, ChatRequest, flag, logit_bias, number, seed, stop_texts
+from agent_lightning.wire.chat import ChatRequest
+from agent_lightning.wire.fields import flag, model_of, number, sampling_of
 
 DEFAULT_TOKENS = 16  # OpenAI's own
 _SAMPLING = (
@@ -20,32 +21,19 @@ _SAMPLING = (
 
 def parse_completions(body: Any) -> ChatRequest:
     """Raises RequestError with the name of the field that is wrong or cannot be honoured."""
-    if not isinstance(body, dict):
-        raise RequestError(f"the body is {type(body).__name__}: a JSON object is wanted")
-    model = body.get("model")
-    if not isinstance(model, str) or not model:
-        raise RequestError("`model` is missing: the name of a model is wanted", field="model")
+    model = model_of(body)
     _refuse(body)
     wanted = number(body, "logprobs", 0, 20, whole=True)
-    options = body.get("stream_options") or {}
     prompt = _prompt(body.get("prompt"))
     return ChatRequest(
         model=model,
         messages=({"role": "prompt", "content": prompt if isinstance(prompt, str) else str(list(prompt))},),
         prompt=prompt,
-        n=int(number(body, "n", 1, MOST_CHOICES, whole=True) or 1),
-        stop=stop_texts(body.get("stop")),
         max_tokens=int(number(body, "max_tokens", 1, 1_000_000, whole=True) or DEFAULT_TOKENS),
-        temperature=number(body, "temperature", 0, 2),
-        top_p=number(body, "top_p", 0, 1),
-        presence_penalty=number(body, "presence_penalty", -2, 2),
-        frequency_penalty=number(body, "frequency_penalty", -2, 2),
-        logit_bias=logit_bias(body.get("logit_bias")),
-        seed=seed(body),
+        **sampling_of(body),
         logprobs=wanted is not None,
         top_logprobs=int(wanted or 0),
         stream=flag(body, "stream"),
-        include_usage=isinstance(options, dict) and bool(options.get("include_usage")),
         requested={name: body[name] for name in _SAMPLING if body.get(name) is not None},
     )
 

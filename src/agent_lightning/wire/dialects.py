@@ -20,7 +20,17 @@ from agent_lightning.wire.responses_reply import NumberedWriter, error_event, re
 from agent_lightning.wire.sse import event, named_event
 
 
-class ChatDialect:
+class _OpenAI:
+    """How OpenAI tells of errors."""
+
+    def error(self, answer: ErrorAnswer) -> ErrorAnswer:
+        return answer
+
+    def error_event(self, answer: ErrorAnswer) -> bytes:
+        return event(answer.body)
+
+
+class ChatDialect(_OpenAI):
     """OpenAI chat completions: the neutral form itself."""
 
     name: Name = "chat"
@@ -34,12 +44,6 @@ class ChatDialect:
     def writer(self, call_id: str, created: int, request: ChatRequest) -> ChunkWriter:
         heading = Heading(call_id=call_id, created=created, model=request.model)
         return ChunkWriter(heading=heading, include_usage=request.include_usage)
-
-    def error(self, answer: ErrorAnswer) -> ErrorAnswer:
-        return answer
-
-    def error_event(self, answer: ErrorAnswer) -> bytes:
-        return event(answer.body)
 
 
 class MessagesDialect:
@@ -63,7 +67,7 @@ class MessagesDialect:
         return named_event("error", error_in_their_shape(answer).body)
 
 
-class ResponsesDialect:
+class ResponsesDialect(_OpenAI):
     """OpenAI responses."""
 
     name: Name = "responses"
@@ -77,14 +81,11 @@ class ResponsesDialect:
     def writer(self, call_id: str, created: int, request: ChatRequest) -> NumberedWriter:
         return NumberedWriter(call_id=call_id, created=created, request=request)
 
-    def error(self, answer: ErrorAnswer) -> ErrorAnswer:
-        return answer
-
     def error_event(self, answer: ErrorAnswer) -> bytes:
         return error_event(answer)
 
 
-class CompletionsDialect:
+class CompletionsDialect(_OpenAI):
     """OpenAI completions."""
 
     name: Name = "completions"
@@ -97,12 +98,6 @@ class CompletionsDialect:
 
     def writer(self, call_id: str, created: int, request: ChatRequest) -> TextWriter:
         return TextWriter(call_id=call_id, created=created, model=request.model, include_usage=request.include_usage)
-
-    def error(self, answer: ErrorAnswer) -> ErrorAnswer:
-        return answer
-
-    def error_event(self, answer: ErrorAnswer) -> bytes:
-        return event(answer.body)
 
 
 CHAT, MESSAGES, RESPONSES = ChatDialect(), MessagesDialect(), ResponsesDialect()

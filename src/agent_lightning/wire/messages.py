@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_lightning.errors import RequestError
-from agent_lightning.wire.chat import ChatRequest, Message, flag, number
+from agent_lightning.wire.chat import ChatRequest, Message
+from agent_lightning.wire.fields import flag, foreign_tool, model_of, number, text_of, tools_of
 
 _SAMPLING = ("temperature", "top_p", "top_k", "stop_sequences", "max_tokens", "tool_choice", "thinking")
 _LEFT_OUT = ("thinking", "redacted_thinking")
@@ -21,18 +22,15 @@ _ROLES = ("user", "assistant")
 
 def parse_messages(body: Any) -> ChatRequest:
     """Raises RequestError with the name of the field that is wrong or cannot be honoured."""
-    if not isinstance(body, dict):
-        raise RequestError(f"the body is {type(body).__name__}: a JSON object is wanted")
-    model = body.get("model")
-    if not isinstance(model, str) or not model:
-        raise RequestError("`model` is missing: the name of a model is wanted", field="model")
+    model = model_of(body)
+    choice = body.get("tool_choice")
     limit = number(body, "max_tokens", 1, 1_000_000, whole=True)
     _refuse_output_format(body)
     top_k = number(body, "top_k", 0, 1_000_000, whole=True)
     return ChatRequest(
         model=model,
         messages=(*_system(body.get("system")), *_messages(body.get("messages"))),
-        tools=_tools(body),
+        tools=tools_of(body, choice.get("type") if isinstance(choice, dict) else choice, _tool),
         stop=_stop(body.get("stop_sequences")),
         max_tokens=None if limit is None else int(limit),
         temperature=number(body, "temperature", 0, 1),
@@ -79,14 +77,14 @@ def _assistant(blocks: list[Mapping[str, Any]], where: str) -> Message:
         at = f"{where}.content[{position}]"
         kind = block.get("type")
         if kind == "text":
-            texts.append(_string(block.get("text"), f"{at}.text"))
+            texts.append(text_of(block.get("text"), f"{at}.text"))
         elif kind == "tool_use":
             arguments = block.get("input")
             if not isinstance(arguments, dict):
                 raise RequestError(f"`{at}.input` is {type(arguments).__name__}: an object is wanted", field=at)
-            name = _string(block.get("name"), f"{at}.name")
+            name = text_of(block.get("name"), f"{at}.name")
             function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
-            calls.append({"id": _string(block.get("id"), f"{at}.id"), "type": "function", "function": function})
+            calls.append({"id": text_of(block.get("id"), f"{at}.id"), "type": "function", "function": function})
         elif kind not in _LEFT_OUT:
             raise _unread(kind, at)
     said: dict[str, Any] = {"role": "assistant", "content": "".join(texts) if texts or not calls else None}
@@ -107,10 +105,10 @@ def _user(blocks: list[Mapping[str, Any]], where: str) -> list[Message]:
         at = f"{where}.content[{position}]"
         kind = block.get("type")
         if kind == "text":
-            texts.append(_string(block.get("text"), f"{at}.text"))
+            texts.append(text_of(block.get("text"), f"{at}.text"))
         elif kind == "tool_result":
             flush()
-            call_id = _string(block.get("tool_use_id"), f"{at}.tool_use_id")
+            call_id = text_of(block.get("tool_use_id"), f"{at}.tool_use_id")
             made.append(
                 {"role": "tool", "tool_call_id": call_id, "content": _text(block.get("content"), f"{at}.content")}
             )
@@ -128,36 +126,15 @@ def _text(value: Any, where: str) -> str:
     for position, block in enumerate(_blocks(value, where)):
         if block.get("type") != "text":
             raise _unread(block.get("type"), f"{where}[{position}]")
-        texts.append(_string(block.get("text"), f"{where}[{position}].text"))
+        texts.append(text_of(block.get("text"), f"{where}[{position}].text"))
     return "".join(texts)
-
-
-def _tools(body: Mapping[str, Any]) -> tuple[Message, ...]:
-    tools, choice = body.get("tools"), body.get("tool_choice")
-    kind = choice.get("type") if isinstance(choice, dict) else choice
-    if kind not in (None, "auto", "none"):
-        raise RequestError(
-            f"`tool_choice` is {kind!r}: a policy cannot be forced to call a tool; use 'auto' or 'none'",
-            field="tool_choice",
-            code="unsupported_value",
-        )
-    if tools is None:
-        return ()
-    if not isinstance(tools, list):
-        raise RequestError(f"`tools` is {type(tools).__name__}: a list is wanted", field="tools")
-    made = [_tool(tool, f"tools[{position}]") for position, tool in enumerate(tools)]
-    return () if kind == "none" else tuple(made)
 
 
 def _tool(tool: Any, where: str) -> Message:
     if not isinstance(tool, dict) or tool.get("type", "custom") not in (None, "custom"):
         kind = tool.get("type") if isinstance(tool, dict) else type(tool).__name__
-        raise RequestError(
-            f"`{where}` is {kind!r}: the provider runs such a tool itself; only tools of the agent are understood",
-            field=where,
-            code="unsupported_value",
-        )
-    function = {"name": _string(tool.get("name"), f"{where}.name"), "parameters": tool.get("input_schema") or {}}
+        raise foreign_tool(kind, where)
+    function = {"name": text_of(tool.get("name"), f"{where}.name"), "parameters": tool.get("input_schema") or {}}
     if tool.get("description"):
         function["description"] = tool["description"]
     return {"type": "function", "function": function}
@@ -182,12 +159,6 @@ def _stop(value: Any) -> tuple[str, ...]:
             "`stop_sequences` is wanted as a list of at most 16 texts, none empty", field="stop_sequences"
         )
     return tuple(value)
-
-
-def _string(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise RequestError(f"`{where}` is {type(value).__name__}: text is wanted", field=where)
-    return value
 
 
 def _unread(kind: Any, where: str) -> RequestError:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_lightning.errors import RequestError
-from agent_lightning.wire.chat import ROLES, ChatRequest, Message, flag, flat_text, number
+from agent_lightning.wire.chat import ROLES, ChatRequest, Message, flat_text
+from agent_lightning.wire.fields import flag, foreign_tool, model_of, number, text_of, tools_of
 
 PREFIX = "resp_"
 _SAMPLING = ("temperature", "top_p", "max_output_tokens", "tool_choice", "reasoning", "text")
@@ -21,11 +22,7 @@ _REFUSED = ("background", "conversation", "prompt")
 
 def parse_responses(body: Any) -> ChatRequest:
     """Raises RequestError with the name of the field that is wrong or cannot be honoured."""
-    if not isinstance(body, dict):
-        raise RequestError(f"the body is {type(body).__name__}: a JSON object is wanted")
-    model = body.get("model")
-    if not isinstance(model, str) or not model:
-        raise RequestError("`model` is missing: the name of a model is wanted", field="model")
+    model = model_of(body)
     for name in _REFUSED:
         if body.get(name):
             raise RequestError(f"`{name}` cannot be honoured", field=name, code="unsupported_value")
@@ -38,7 +35,7 @@ def parse_responses(body: Any) -> ChatRequest:
         messages=(*_instructed(instructions), *_items(body.get("input"))),
         instructed=instructions is not None,
         previous=_previous(body.get("previous_response_id")),
-        tools=_tools(body),
+        tools=tools_of(body, body.get("tool_choice"), _tool),
         max_tokens=None if limit is None else int(limit),
         temperature=number(body, "temperature", 0, 2),
         top_p=number(body, "top_p", 0, 1),
@@ -84,7 +81,9 @@ def _items(value: Any) -> list[Message]:
             _add_call(made, item, where)
         elif kind == "function_call_output":
             output = flat_text(item.get("output"), f"{where}.output")
-            made.append({"role": "tool", "tool_call_id": _string(item, "call_id", where), "content": output})
+            made.append(
+                {"role": "tool", "tool_call_id": text_of(item.get("call_id"), f"{where}.call_id"), "content": output}
+            )
         elif kind != "reasoning":
             raise RequestError(
                 f"`{where}` is an item of type {kind!r}: this policy reads messages and functions only", field=where
@@ -103,39 +102,22 @@ def _message(item: Mapping[str, Any], where: str) -> Message:
 
 def _add_call(made: list[Message], item: Mapping[str, Any], where: str) -> None:
     """One answer may hold a message and calls, as items in a row: they are one message."""
-    function = {"name": _string(item, "name", where), "arguments": _string(item, "arguments", where)}
-    call = {"id": _string(item, "call_id", where), "type": "function", "function": function}
+    function = {
+        "name": text_of(item.get("name"), f"{where}.name"),
+        "arguments": text_of(item.get("arguments"), f"{where}.arguments"),
+    }
+    call = {"id": text_of(item.get("call_id"), f"{where}.call_id"), "type": "function", "function": function}
     if made and made[-1]["role"] == "assistant":
         made[-1] = {**made[-1], "tool_calls": [*made[-1].get("tool_calls", ()), call]}
     else:
         made.append({"role": "assistant", "content": None, "tool_calls": [call]})
 
 
-def _tools(body: Mapping[str, Any]) -> tuple[Message, ...]:
-    tools, choice = body.get("tools"), body.get("tool_choice")
-    if choice not in (None, "auto", "none"):
-        raise RequestError(
-            f"`tool_choice` is {choice!r}: a policy cannot be forced to call a tool; use 'auto' or 'none'",
-            field="tool_choice",
-            code="unsupported_value",
-        )
-    if tools is None:
-        return ()
-    if not isinstance(tools, list):
-        raise RequestError(f"`tools` is {type(tools).__name__}: a list is wanted", field="tools")
-    made = [_tool(tool, f"tools[{position}]") for position, tool in enumerate(tools)]
-    return () if choice == "none" else tuple(made)
-
-
 def _tool(tool: Any, where: str) -> Message:
     kind = tool.get("type") if isinstance(tool, dict) else type(tool).__name__
     if kind != "function":
-        raise RequestError(
-            f"`{where}` is {kind!r}: the provider runs such a tool itself; only functions of the agent are understood",
-            field=where,
-            code="unsupported_value",
-        )
-    function = {"name": _string(tool, "name", where), "parameters": tool.get("parameters") or {}}
+        raise foreign_tool(kind, where)
+    function = {"name": text_of(tool.get("name"), f"{where}.name"), "parameters": tool.get("parameters") or {}}
     if tool.get("description"):
         function["description"] = tool["description"]
     return {"type": "function", "function": function}
@@ -150,10 +132,3 @@ def _refuse_text_format(text: Any) -> None:
             field="text.format",
             code="unsupported_value",
         )
-
-
-def _string(item: Mapping[str, Any], name: str, where: str) -> str:
-    value = item.get(name)
-    if not isinstance(value, str):
-        raise RequestError(f"`{where}.{name}` is {type(value).__name__}: text is wanted", field=f"{where}.{name}")
-    return value
