@@ -95,7 +95,9 @@ def test_a_run_that_a_failing_reward_stopped_goes_on_when_the_reward_is_mended(t
     assert result.steps == 3
     assert result.before is not None and not result.before["failed"]
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert [row["label"] for row in rows if row["kind"] == "discarded"] == [{"test": "before"}.get(mode, mode)] * 2
+    assert [row["label"] for row in rows if row["kind"] == "discarded"] == [
+        {"test": "before", "train": "step"}.get(mode, mode)
+    ] * 2
     assert not any(row["failed"] for row in rows if row["kind"] in ("eval", "before", "after"))
 
 

@@ -78,11 +78,13 @@ def shared_skeleton(model: Any) -> Any:
 def adaptable(model: Any, last: int | None = None) -> dict[str, nn.Linear]:
     """The linear layers inside the decoder blocks, or inside the `last` ones of each stack, by module path.
 
-    The embedding and the output head stay out. Raises ModelError.
+    The embedding and the output head stay out. Raises ModelError, also where there are fewer blocks than `last`.
     """
     blocks = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)]
     stacks = {name: m for name, m in blocks if any(isinstance(leaf, nn.Linear) for leaf in m.modules())}
     outermost = [n for n in stacks if not any(n.startswith(f"{other}.") for other in stacks if other != n)]
+    if last is not None and (few := [n for n in outermost if len(stacks[n]) < last]):
+        raise ModelError(f"lora_layers is {last}: {few[0]} of {type(model).__name__} has {len(stacks[few[0]])} blocks")
     found = {
         f"{stack}.{path}": leaf
         for stack in outermost

@@ -88,7 +88,7 @@ class Loop:
         report = reading.credit(trajectories, self.config.credit)
         await self.store.freeze(rollout.id for rollout in rollouts)
         unjudged = guard.FAILED_SHARE if position.step else 0.0  # a mistake of the reward shows at once
-        async with self._discarding("train", position):
+        async with self._discarding("step", position):
             alerts = guard.check_rollouts(rollouts, report, unjudged_share=unjudged)
         batch = reading.batch(
             report,
@@ -114,7 +114,7 @@ class Loop:
         tasks = drawn(self.splits.train, seed=loop.order_seed, step=position.step, count=loop.tasks_per_step)
         rollouts = []
         for task in tasks:
-            group = f"{self.run_id}.{self._label('step', 'train', position)}.{task.id}"
+            group = f"{self.run_id}.{self._label('step', position)}.{task.id}"
             rollouts += [
                 Rollout(
                     id=f"{group}.{sibling}",
@@ -229,7 +229,7 @@ class Loop:
             run_id=self.run_id,
             step=position.step,
             mode=mode,
-            label=self._label(label, label, position),
+            label=self._label(label, position),
             seed=self.config.loop.seed,
             max_attempts=self.config.runner.max_attempts,
             deadline_seconds=self.config.runner.rollout_deadline,
@@ -245,10 +245,10 @@ class Loop:
             success_reward=self.config.loop.success_reward,
         )
 
-    def _label(self, name: str, kind: str, position: Position) -> str:
+    def _label(self, kind: str, position: Position) -> str:
         """Of this step's rollouts; another one after a stop that discarded them, so that they are taken anew."""
         times = self.journal.discarded(kind, position.step)
-        return f"{name}-{position.step:06d}" + (f".again-{times}" if times else "")
+        return f"{kind}-{position.step:06d}" + (f".again-{times}" if times else "")
 
     @asynccontextmanager
     async def _discarding(self, kind: str, position: Position) -> AsyncIterator[None]:

@@ -66,11 +66,28 @@ async def test_a_stream_comes_to_the_message_that_a_plain_call_gives(said: str):
         )
         assert one == two
         assert (plain.stop_reason, plain.usage.output_tokens) == (streamed.stop_reason, streamed.usage.output_tokens)
-        ids = [token for event in events for token in (event.model_extra or {}).get("token_ids", [])]
-        (_, call) = await here.store.calls(claim.rollout.id)
-        assert ids in ([], list(call.sampled_ids))
-        texts = [event for event in events if event.type == "text"]
-        assert len(texts) > 3 or not said.startswith("h")
+        assert "".join(event.text for event in events if event.type == "text") == "".join(
+            block.text for block in plain.content if block.type == "text"
+        )
+
+
+@pytest.mark.parametrize("said", ["héllo wörld 🎉 done", CALLS_ADD, '<tool_call>\n{"name": "add", "arguments": {}}\n'])
+async def test_every_sampled_id_travels_with_the_stream_also_where_no_text_is_shown(said: str):
+    async with rig(lambda request: said) as here:
+        claim = await here.claim()
+        async with (
+            client(here, claim) as theirs,
+            theirs.messages.with_streaming_response.create(
+                model="m", max_tokens=200, messages=USER, tools=[ADD], stream=True
+            ) as answer,
+        ):
+            lines = [line async for line in answer.iter_lines()]
+        events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+        (call,) = await here.store.calls(claim.rollout.id)
+        assert [token for event in events for token in event.get("token_ids", [])] == list(call.sampled_ids)
+        assert [line.removeprefix("event: ") for line in lines if line.startswith("event: ")] == [
+            event["type"] for event in events
+        ]
 
 
 async def test_tools_go_round_and_the_conversation_is_continued_by_its_ids():

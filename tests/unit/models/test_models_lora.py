@@ -44,7 +44,9 @@ def test_only_the_last_blocks_are_adapted_when_asked_and_a_backward_pass_ends_th
     twin(input_ids=IDS).logits.sum().backward()
     assert not states[0].requires_grad
     assert all(layer.b.grad is not None and layer.b.grad.abs().sum() > 0 for layer in wrapped.values())
-    assert len(adaptable(model, 99)) == 14
+    assert len(adaptable(model, 2)) == 14
+    with pytest.raises(ModelError, match=r"lora_layers is 3: model\.layers of .* has 2 blocks"):
+        adaptable(model, 3)
 
 
 def test_a_new_adapter_changes_nothing_and_a_trained_one_can_be_turned_off():
