@@ -52,7 +52,7 @@ format: $(VENV)/.installed-dev  ## format the code
 	$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format -q .
 
 test: $(VENV)/.installed-dev  ## the default test suite
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-slow: $(VENV)/.installed-dev  ## the tests that take minutes
 	$(BIN)/pytest -m slow
