@@ -11,7 +11,6 @@ import asyncio
 import json
 import multiprocessing
 import resource
-import socket
 import statistics
 import sys
 import tempfile
@@ -22,16 +21,16 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import uvicorn
-
 from agent_lightning.gateway.app import gateway_app
 from agent_lightning.gateway.gateway import Gateway, GatewayConfig
+from agent_lightning.gateway.latency import Latencies
 from agent_lightning.inference.engine import GenerateRequest, Piece
 from agent_lightning.inference.scripted import ScriptedEngine
 from agent_lightning.models.chat_template import load_template
 from agent_lightning.models.source import resolve
 from agent_lightning.models.tokenizer import ChatTokenizer
 from agent_lightning.records import Outcome, Rollout, Task, nats, token_ids
+from agent_lightning.server.serving import bind, run_loop, serving
 from agent_lightning.store.sqlite import SqliteStore
 
 SAMPLED = 128
@@ -115,33 +114,23 @@ async def measure(client: Executor, folder: Path, in_flight: int, calls: int, *,
         clock=time.time,
         new_id=lambda: f"c{next(numbers)}",
     )
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    server = uvicorn.Server(
-        uvicorn.Config(gateway_app(gateway), log_level="error", lifespan="off", access_log=False, timeout_keep_alive=75)
-    )
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    while not server.started:  # noqa: ASYNC110 - the server does not announce it
-        await asyncio.sleep(0.01)
-    rounds, seconds, times, grown = max(1, calls // (in_flight * CALLS_A_ROLLOUT)), 0.0, [], 0.0
-    before, worked = 0.0, 0.0
-    for turn in range(rounds + 1):  # the first one warms up
-        keys, attempts = await claims(store, turn, in_flight)
-        took, seen = await loop.run_in_executor(client, ask, port, keys, CALLS_A_ROLLOUT, stream)
-        for attempt_id in attempts:
-            await store.end_attempt(attempt_id, Outcome.OK)
-            gateway.forget(attempt_id)
-        if turn == 0:
-            before, worked = resident_kb(), time.process_time()
-        else:
-            seconds += took
-            times += seen
-    worked = time.process_time() - worked
-    grown = (resident_kb() - before) / max(len(times), 1)
-    added = gateway.latencies
-    server.should_exit = True
-    await serving
+    seconds, times, before, worked = 0.0, [], 0.0, 0.0
+    async with serving(gateway_app(gateway), listener):
+        for turn in range(1 + max(1, calls // (in_flight * CALLS_A_ROLLOUT))):  # the first one warms up
+            keys, attempts = await claims(store, turn, in_flight)
+            took, seen = await loop.run_in_executor(client, ask, port, keys, CALLS_A_ROLLOUT, stream)
+            for attempt_id in attempts:
+                await store.end_attempt(attempt_id, Outcome.OK)
+                gateway.forget(attempt_id)
+            if turn == 0:
+                before, worked = resident_kb(), time.process_time()
+                gateway.latencies = Latencies()
+            else:
+                seconds += took
+                times += seen
+        worked = time.process_time() - worked
     await gateway.close()
     await store.close()
     return Figures(
@@ -150,11 +139,11 @@ async def measure(client: Executor, folder: Path, in_flight: int, calls: int, *,
         calls=len(times),
         requests_per_second=len(times) / seconds,
         cpu_ms_a_call=1000 * worked / len(times),
-        added_p50_ms=1000 * (added.quantile(0.5) or 0.0),
-        added_p99_ms=1000 * (added.quantile(0.99) or 0.0),
+        added_p50_ms=1000 * (gateway.latencies.quantile(0.5) or 0.0),
+        added_p99_ms=1000 * (gateway.latencies.quantile(0.99) or 0.0),
         client_p50_ms=1000 * statistics.median(times),
         client_p99_ms=1000 * sorted(times)[int(0.99 * len(times))],
-        grown_kb_a_call=grown,
+        grown_kb_a_call=(resident_kb() - before) / len(times),
     )
 
 
@@ -209,4 +198,4 @@ if __name__ == "__main__":
     parser.add_argument("--calls", type=int, default=2000, help="a level, about")
     parser.add_argument("--in-flight", type=int, nargs="+", default=[8, 32, 128])
     given = parser.parse_args()
-    print(json.dumps([asdict(seen) for seen in asyncio.run(run(given.calls, given.in_flight))]))
+    print(json.dumps([asdict(seen) for seen in run_loop(run(given.calls, given.in_flight))]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import socket
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
@@ -13,7 +12,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import openai
-import uvicorn
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from agent_lightning.gateway.app import gateway_app
@@ -24,6 +22,7 @@ from agent_lightning.models.adapter import Adapter
 from agent_lightning.models.chat_template import CHATML, ChatTemplate
 from agent_lightning.models.tokenizer import ChatTokenizer
 from agent_lightning.records import Claim, Mode, Rollout, Task
+from agent_lightning.server.serving import bind, serving
 from agent_lightning.store.sqlite import SqliteStore
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
@@ -149,14 +148,5 @@ async def until(true: Callable[[], object]) -> None:
 @asynccontextmanager
 async def served(gateway: Gateway) -> AsyncIterator[str]:
     """The gateway's address on the loopback."""
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(gateway_app(gateway), log_level="error", lifespan="off"))
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        await until(lambda: server.started)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await serving
-        listener.close()
+    async with serving(gateway_app(gateway), bind("127.0.0.1", 0)) as address:
+        yield address

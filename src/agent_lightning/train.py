@@ -33,7 +33,7 @@ from agent_lightning.runner.rewarding import RewardFunction, check_signature
 from agent_lightning.runner.worker import Worker, WorkerConfig
 from agent_lightning.server.access import Keys
 from agent_lightning.server.app import make_app
-from agent_lightning.server.serving import bind, serving
+from agent_lightning.server.serving import bind, run_loop, serving
 from agent_lightning.server.state import ServerState
 from agent_lightning.store.sqlite import SqliteStore
 from agent_lightning.trainer import report
@@ -347,17 +347,17 @@ def _alone(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
+        return run_loop(work)
     result: list[T] = []
     failure: list[BaseException] = []
 
-    def run() -> None:
+    def alone() -> None:
         try:
-            result.append(asyncio.run(work))
+            result.append(run_loop(work))
         except BaseException as error:
             failure.append(error)
 
-    thread = threading.Thread(target=run, name="training")
+    thread = threading.Thread(target=alone, name="training")
     thread.start()
     thread.join()
     if failure:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, TypeVar
 
 import uvicorn
 
@@ -13,12 +14,25 @@ from agent_lightning.errors import RunInUse
 from agent_lightning.server.app import App
 
 STOP_SECONDS = 5  # that open requests get when the server ends
+T = TypeVar("T")
+
+
+def run_loop(work: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run` on uvloop where it is installed: the server's loop then costs a fifth less. Agents have their own."""
+    try:
+        import uvloop
+    except ImportError:  # it knows no Windows
+        return asyncio.run(work)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
 
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes any free one. Raises RunInUse when somebody listens there already."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol by name: asyncio switches Nagle's algorithm off for such sockets alone, and an answer in two writes
+    # would wait 40 ms for the client's delayed acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
@@ -61,6 +75,7 @@ async def serving(app: App, listener: socket.socket) -> AsyncIterator[str]:
         log_level="warning",
         access_log=False,
         lifespan="off",
+        proxy_headers=False,
         timeout_graceful_shutdown=STOP_SECONDS,
         timeout_keep_alive=75,
     )

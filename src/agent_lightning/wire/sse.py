@@ -9,10 +9,12 @@ from typing import Any
 DONE = b"data: [DONE]\n\n"
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # made once: `json.dumps` makes one a call
+
 
 def dumps(value: Any) -> bytes:
     """Compact JSON in UTF-8. Lone surrogates, which UTF-8 cannot hold, are escaped."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = _encode(value)
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:

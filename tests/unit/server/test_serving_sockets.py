@@ -1,6 +1,9 @@
-"""The port: taken ones are named with the remedy."""
+"""The port: taken ones are named with the remedy; answers do not wait for acknowledgements."""
 
 from __future__ import annotations
+
+import asyncio
+import socket
 
 import pytest
 
@@ -19,3 +22,18 @@ def test_a_port_that_is_in_use_is_named_with_what_helps_for_every_command():
     again = bind("127.0.0.1", port)
     assert address(again) == f"http://127.0.0.1:{port}"
     again.close()
+
+
+async def test_what_is_accepted_sends_each_write_at_once():
+    listener = bind("127.0.0.1", 0)
+    accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def look(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made = writer.get_extra_info("socket")
+        accepted.set_result(made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    async with await asyncio.start_server(look, sock=listener):
+        _, writer = await asyncio.open_connection(*listener.getsockname())
+        assert await accepted
+        writer.close()
