@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -68,6 +69,7 @@ def kill_once(chance: random.Random, *arguments: str) -> bool:
     return alive
 
 
+@pytest.mark.timeout(300)  # five starts of a process each with its imports
 @pytest.mark.parametrize(
     ("kills", "seed"), [(2, 1), *(pytest.param(6, seed, marks=pytest.mark.slow) for seed in range(3))]
 )
@@ -85,7 +87,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, kills: 
     assert killed >= 1
     whole = tmp_path / "runs/whole"
     assert steps(run) == steps(whole)  # bit for bit
-    with sqlite3.connect(run / "store.db") as db:
+    with contextlib.closing(sqlite3.connect(run / "store.db")) as db:
         finished = db.execute("select count(*), count(distinct id) from rollouts where status = 'finished'").fetchone()
         lost = db.execute("select count(*) from rollouts where status not in ('finished', 'cancelled')").fetchone()[0]
     assert finished == (30, 30)
@@ -141,7 +143,7 @@ def test_a_killed_server_goes_on_at_its_address_and_its_workers_with_it(tmp_path
     said, _ = worker.communicate(timeout=60)
     assert worker.returncode == 0, said
     assert [row[:2] for row in steps(tmp_path / "runs/shared", ())] == [(1, 1), (2, 2), (3, 3)]
-    with sqlite3.connect(tmp_path / "runs/shared/store.db") as db:
+    with contextlib.closing(sqlite3.connect(tmp_path / "runs/shared/store.db")) as db:
         counted = db.execute("select status, count(*), count(distinct id) from rollouts group by status").fetchall()
     assert counted == [("finished", 36, 36)]
 

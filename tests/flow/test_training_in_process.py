@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from pathlib import Path
@@ -30,7 +31,7 @@ def test_three_steps_leave_versions_checkpoints_and_a_score(tmp_path: Path):
     assert result.before is not None and result.after is not None
     assert result.before["seen"]["n"] == result.after["seen"]["n"] == 2
     check_manifest(result.best)
-    with sqlite3.connect(tmp_path / "run/store.db") as db:
+    with contextlib.closing(sqlite3.connect(tmp_path / "run/store.db")) as db:
         versions = [row[0] for row in db.execute("select version from versions order by version")]
         gaps = db.execute("select count(*) from calls where status != 'completed'").fetchone()[0]
     assert versions == [1, 2, 3]
@@ -181,7 +182,7 @@ def test_an_agent_on_anthropics_sdk_is_trained_the_same(
 
     result = trainer(tmp_path, agent=ask, judge=judge, total_steps=2).fit(TASKS)
     assert result.steps == 2
-    with sqlite3.connect(tmp_path / "run/store.db") as db:
+    with contextlib.closing(sqlite3.connect(tmp_path / "run/store.db")) as db:
         calls = db.execute(
             "select dialect, status, trainable, parent_call_id is null, count(*) from calls group by 1, 2, 3, 4"
         )

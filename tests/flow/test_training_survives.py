@@ -14,6 +14,7 @@ import pytest
 
 from agent_lightning import Trainer
 from agent_lightning.errors import CheckpointError
+from agent_lightning.learner import checkpoint
 from agent_lightning.models import folder as folders
 from agent_lightning.trainer.folder import RunFolder
 from examples.lookup.agent import TASKS, answer, reward
@@ -72,6 +73,7 @@ def test_a_disk_that_fills_leaves_the_old_checkpoint_whole_and_the_run_resumable
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     real = folders.write_manifest
+    assert checkpoint.write_manifest is real  # imported before the replacement, which it would else keep
     saves = 0
 
     def full(draft: Path) -> None:

@@ -66,6 +66,7 @@ class ChildProcess:
         self._process: Running | None = None
         self._socket: socket.socket | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._stderr: asyncio.BaseTransport | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -96,7 +97,7 @@ class ChildProcess:
                 os.close(words)
             self._socket = near.dup()
             reader, self._writer = await asyncio.open_unix_connection(sock=near)
-            stderr = await _stream(spoken)
+            stderr, self._stderr = await _stream(spoken)
         except BaseException:
             near.close()
             spoken.close()
@@ -132,6 +133,8 @@ class ChildProcess:
             task.cancel()
         if self._writer is not None:
             self._writer.transport.abort()
+        if self._stderr is not None:
+            self._stderr.close()
         if self._socket is not None:
             self._socket.close()
 
@@ -202,11 +205,11 @@ def _how(code: int) -> str:
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-async def _stream(file: IO[bytes]) -> asyncio.StreamReader:
+async def _stream(file: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
     reader = asyncio.StreamReader()
     protocol: Any = asyncio.StreamReaderProtocol(reader)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, file)
-    return reader
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, file)
+    return reader, transport
 
 
 async def _one_line(words: asyncio.StreamReader) -> bytes:
