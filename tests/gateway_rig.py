@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from agent_lightning.gateway.app import gateway_app
 from agent_lightning.gateway.gateway import Gateway, GatewayConfig
+from agent_lightning.gateway.upstreams import Upstreams
 from agent_lightning.inference.engine import GenerateRequest, Piece
 from agent_lightning.inference.scripted import ScriptedEngine
 from agent_lightning.models.adapter import Adapter
@@ -116,7 +117,9 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(script: Script, path: str = ":memory:", **config: Any) -> AsyncIterator[Rig]:
+async def rig(
+    script: Script, path: str = ":memory:", *, upstreams: Upstreams | None = None, **config: Any
+) -> AsyncIterator[Rig]:
     tokenizer = chatml_tokenizer()
     store = await SqliteStore.open(path)
     engine = GatedEngine(tokenizer, script)
@@ -130,6 +133,7 @@ async def rig(script: Script, path: str = ":memory:", **config: Any) -> AsyncIte
         GatewayConfig(**config),
         clock=lambda: 1_800_000_000.0,
         new_id=lambda: f"minted{next(ids)}",
+        upstreams=upstreams,
     )
     try:
         async with served(gateway) as url:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 import uuid
@@ -22,6 +23,7 @@ from agent_lightning.errors import LightningError, SettingError, TrainingStopped
 from agent_lightning.gateway.gateway import Gateway
 from agent_lightning.gateway.latency import figures as gateway_figures
 from agent_lightning.gateway.sampling import GatewayConfig
+from agent_lightning.gateway.upstreams import Upstreams
 from agent_lightning.models.chat_template import load_template
 from agent_lightning.models.models import read_card
 from agent_lightning.models.source import resolve
@@ -37,7 +39,7 @@ from agent_lightning.server.serving import bind, run_loop, serving
 from agent_lightning.server.state import ServerState
 from agent_lightning.store.sqlite import SqliteStore
 from agent_lightning.trainer import report
-from agent_lightning.trainer.config import TrainConfig
+from agent_lightning.trainer.config import ServerConfig, TrainConfig
 from agent_lightning.trainer.folder import RunFolder
 from agent_lightning.trainer.holding import background, held
 from agent_lightning.trainer.journal import Journal, Listener
@@ -268,7 +270,8 @@ async def opened(
         )
         stack.push_async_callback(replicas.close)
         # before the replicas start, which takes long: what it refuses is known at once
-        gateway = await _gateway(config.server.chat_template, speaking, store, replicas, model, folder.name)
+        gateway = await _gateway(config.server, speaking, store, replicas, model, folder.name)
+        stack.push_async_callback(gateway.close)
         await replicas.start()
         if reason := gateway.templates.reason:
             await journal.note(f"each call is a branch of its own (history is rendered anew): {reason}")
@@ -300,7 +303,7 @@ async def opened(
 
 
 async def _gateway(
-    chat_template: str | None, config: GatewayConfig, store: SqliteStore, replicas: Replicas, model: Path, run_id: str
+    server: ServerConfig, config: GatewayConfig, store: SqliteStore, replicas: Replicas, model: Path, run_id: str
 ) -> Gateway:
     """The date that a template may read is the day on which the run was made, whenever it is taken up again."""
     made = next(run["created_at"] for run in await store.runs() if run["id"] == run_id)
@@ -309,10 +312,11 @@ async def _gateway(
         store,
         replicas,
         tokenizer,
-        load_template(tokenizer, datetime.fromtimestamp(made, UTC), chat_template),
+        load_template(tokenizer, datetime.fromtimestamp(made, UTC), server.chat_template),
         config,
         clock=time.time,
         new_id=lambda: f"call-{uuid.uuid4().hex}",
+        upstreams=Upstreams(server.upstreams, os.environ) if server.upstreams else None,
     )
 
 

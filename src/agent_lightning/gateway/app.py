@@ -56,10 +56,10 @@ async def _serve(gateway: Gateway, other_keys: Opens | None, scope: Scope, recei
     try:
         match scope["method"], path:
             case "POST", protocol.COUNT_TOKENS:
-                asked = _asked(headers, await _body(receive), dialect)
+                asked = _asked(headers, await _body(receive), dialect, path)
                 await _send_json(send, 200, {"input_tokens": await gateway.count(asked)}, {})
             case "POST", _ if path in BY_PATH:
-                await _call(gateway, _asked(headers, await _body(receive), dialect), receive, send)
+                await _call(gateway, _asked(headers, await _body(receive), dialect, path), receive, send)
             case "GET", _ if path.startswith(f"{protocol.RESPONSES}/"):
                 call_id = unquote(path.removeprefix(f"{protocol.RESPONSES}/")).removeprefix("resp_")
                 await _send_json(send, 200, await gateway.stored(_key(headers), call_id, RESPONSES), {})
@@ -114,7 +114,7 @@ async def _answer(gateway: Gateway, asked: Asked, send: Send) -> None:
 
 async def _send_events(send: Send, answer: Answer, events: AsyncIterator[bytes], dialect: Dialect) -> None:
     headers = {"content-type": CONTENT_TYPE, "cache-control": "no-cache", **answer.headers}
-    await send({"type": "http.response.start", "status": 200, "headers": _encoded(headers)})
+    await send({"type": "http.response.start", "status": answer.status, "headers": _encoded(headers)})
     try:
         async for chunk in events:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -171,7 +171,7 @@ async def _body(receive: Receive) -> bytes:
     return b"".join(chunks)
 
 
-def _asked(headers: Mapping[bytes, bytes], body: bytes, dialect: Dialect) -> Asked:
+def _asked(headers: Mapping[bytes, bytes], body: bytes, dialect: Dialect, path: str) -> Asked:
     deadline = _text(headers, protocol.DEADLINE)
     try:
         seconds = None if deadline is None else max(float(deadline), 1.0) / 1000
@@ -185,6 +185,8 @@ def _asked(headers: Mapping[bytes, bytes], body: bytes, dialect: Dialect) -> Ask
         component="/".join(unquote(name) for name in (_text(headers, protocol.COMPONENT) or "").split("/")),
         parent_span=_text(headers, protocol.PARENT_SPAN),
         deadline_seconds=seconds,
+        path=path,
+        headers={name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()},
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from agent_lightning.errors import EngineBusy, RequestError
 from agent_lightning.gateway.stitch import Branches, Turn, full_prompt
-from agent_lightning.records import Call, CallStatus
+from agent_lightning.records import Call
 from agent_lightning.store.store import Access, Store
 from agent_lightning.wire.chat import ChatRequest
 from agent_lightning.wire.dialects import BY_NAME
@@ -93,7 +93,7 @@ def conversation(request: ChatRequest, calls: Mapping[str, Call]) -> ChatRequest
 def read_back(calls: list[Call]) -> Attempt:
     """The state of an attempt out of its stored calls."""
     attempt = Attempt()
-    completed = {call.id: call for call in calls if call.status is CallStatus.COMPLETED and call.response is not None}
+    completed = {call.id: call for call in calls if call.spoken}
     for call in sorted(completed.values(), key=lambda call: (call.finished_at or 0.0, call.order)):
         _remember(attempt.branches, call, completed)
     return attempt

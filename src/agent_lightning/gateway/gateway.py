@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,15 +19,18 @@ from agent_lightning.gateway.attempts import Attempt, Attempts, conversation
 from agent_lightning.gateway.hold import Hold
 from agent_lightning.gateway.latency import Counts, Latencies
 from agent_lightning.gateway.life import Life, Parts
+from agent_lightning.gateway.relay import Relay
 from agent_lightning.gateway.running import Answered, Running
 from agent_lightning.gateway.sampling import GatewayConfig
 from agent_lightning.gateway.stitch import Prompt, continued, first_prompt
 from agent_lightning.gateway.templates import Templates
+from agent_lightning.gateway.upstreams import Upstream, Upstreams
 from agent_lightning.inference.engine import Engine
 from agent_lightning.models.chat_template import ChatTemplate
 from agent_lightning.models.tokenizer import ChatTokenizer
-from agent_lightning.records import Call, CallStatus, token_ids
+from agent_lightning.records import Call, token_ids
 from agent_lightning.store.store import Access, Store
+from agent_lightning.wire import protocol
 from agent_lightning.wire.chat import ChatRequest, body_hash
 from agent_lightning.wire.dialect import Dialect
 from agent_lightning.wire.dialects import BY_NAME, CHAT
@@ -47,12 +50,15 @@ class Asked:
     component: str = ""
     parent_span: str | None = None
     deadline_seconds: float | None = None  # for the engine's part
+    path: str = protocol.CHAT
+    headers: Mapping[str, str] = field(default_factory=dict)  # as they came
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What goes back: a body, or the events of a stream."""
 
+    status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] | None = None
     events: AsyncIterator[bytes] | None = None
@@ -71,8 +77,10 @@ class Gateway:
         *,
         clock: Callable[[], float],
         new_id: Callable[[], str],
+        upstreams: Upstreams | None = None,
     ) -> None:
-        """`clock` gives Unix seconds; `new_id` mints ids for calls that bring none. Raises SettingError."""
+        """`clock` gives Unix seconds; `new_id` mints ids for calls that bring none; `upstreams` serve the components
+        that are theirs, and are closed with the gateway. Raises SettingError."""
         self.config = config
         self.templates = Templates(template, tokenizer, config.history)
         self.hold = Hold(clock, wait_seconds=config.hold_seconds)
@@ -90,6 +98,7 @@ class Gateway:
         self._tokenizer = tokenizer
         self._new_id = new_id
         self._clock = clock
+        self._upstreams = upstreams
         self._attempts = Attempts(store, config.attempts_kept)
         self._running: dict[tuple[str, str], Running] = {}  # (attempt, call id)
 
@@ -101,10 +110,11 @@ class Gateway:
         """Answer one call. Raises the errors of errors.py, and TimeoutError past the deadline."""
         arrived = time.perf_counter()
         access = await self.who(asked.key)
+        upstream = None if self._upstreams is None else self._upstreams.of(asked.component)
+        if upstream is not None:
+            return await self._relayed(access, upstream, asked)
         body, request = await self._read(access, asked)
-        call_id = asked.call_id or self._new_id()
-        if len(call_id) > _LONGEST_CALL_ID:
-            raise RequestError(f"the call id has {len(call_id)} characters: at most {_LONGEST_CALL_ID} are wanted")
+        call_id = self._call_id(asked)
         running = await self._running_call((access.attempt_id, call_id), body_hash(body))
         if running.work is None:
             life = Life(
@@ -118,9 +128,8 @@ class Gateway:
                 parent_span=asked.parent_span,
                 deadline_seconds=asked.deadline_seconds,
             )
-            running.work = asyncio.create_task(self._work(life, arrived), name=f"call {call_id}")
-            # not in the work's own `finally`: a task that is cancelled before its first step never gets there
-            running.work.add_done_callback(partial(self._ended, (access.attempt_id, call_id), running))
+            self._set_going(running, access, self._work(life, arrived))
+        assert running.work is not None
         headers = {ROLLOUT: access.rollout.id}
         if not request.stream:
             answered = await running.answer()
@@ -129,6 +138,46 @@ class Gateway:
         first = await anext(events)  # what fails before the first token still gets a status of its own
         version = running.work.result().version if running.version is None else running.version
         return Answer(headers={**headers, VERSION: str(version)}, events=_with_first(first, events))
+
+    async def _relayed(self, access: Access, upstream: Upstream, asked: Asked) -> Answer:
+        """A call of a component that is not trained, from its own provider."""
+        body = _json(asked.body)
+        if not isinstance(body, dict):
+            raise RequestError(f"the body is {type(body).__name__}: a JSON object is wanted")
+        running = await self._running_call((access.attempt_id, self._call_id(asked)), body_hash(body))
+        if running.work is None:
+            relay = Relay(
+                store=self._store,
+                access=access,
+                upstream=upstream,
+                dialect=asked.dialect,
+                path=asked.path,
+                headers=asked.headers,
+                body=body,
+                running=running,
+                component=asked.component,
+                parent_span=asked.parent_span,
+                deadline_seconds=asked.deadline_seconds,
+                clock=self._clock,
+            )
+            self._set_going(running, access, relay.work())
+        events = running.stream()
+        first = await anext(events)
+        assert running.head is not None
+        status, headers = running.head
+        answer_headers = {**headers, ROLLOUT: access.rollout.id}
+        return Answer(status=status, headers=answer_headers, events=_with_first(first, events))
+
+    def _call_id(self, asked: Asked) -> str:
+        call_id = asked.call_id or self._new_id()
+        if len(call_id) > _LONGEST_CALL_ID:
+            raise RequestError(f"the call id has {len(call_id)} characters: at most {_LONGEST_CALL_ID} are wanted")
+        return call_id
+
+    def _set_going(self, running: Running, access: Access, work: Coroutine[Any, Any, Answered]) -> None:
+        running.work = asyncio.create_task(work, name=f"call {running.call_id}")
+        # not in the work's own `finally`: a task that is cancelled before its first step never gets there
+        running.work.add_done_callback(partial(self._ended, (access.attempt_id, running.call_id), running))
 
     async def count(self, asked: Asked) -> int:
         """Tokens of the prompt that this call would have; nothing is recorded. Raises as `answer`."""
@@ -149,16 +198,13 @@ class Gateway:
         return dialect.body(call.response, call_id, request)
 
     async def _completed(self, access: Access) -> dict[str, Call]:
-        """Completed calls of the attempt, by id."""
+        """Calls of the attempt that the policy completed, by id."""
         calls = await self._store.calls(access.rollout.id, attempt_id=access.attempt_id)
-        return {call.id: call for call in calls if call.status is CallStatus.COMPLETED and call.response is not None}
+        return {call.id: call for call in calls if call.spoken}
 
     async def _read(self, access: Access, asked: Asked) -> tuple[Mapping[str, Any], ChatRequest]:
         """The body, and the request with its whole conversation."""
-        try:
-            body = json.loads(asked.body)
-        except (ValueError, RecursionError) as error:
-            raise RequestError(f"the body is not JSON: {error}") from error
+        body = _json(asked.body)
         request = asked.dialect.parse(body)
         if request.previous is not None:
             request = conversation(request, await self._completed(access))
@@ -186,6 +232,8 @@ class Gateway:
         for work in works:
             work.cancel()
         await asyncio.gather(*works, return_exceptions=True)
+        if self._upstreams is not None:
+            await self._upstreams.close()
 
     async def _running_call(self, name: tuple[str, str], digest: str) -> Running:
         """The call in flight under this name, or a new one that has no work yet. Raises Conflict."""
@@ -295,6 +343,13 @@ class Gateway:
             self.counts.timeouts += 1
         else:
             self.counts.broken += 1
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is not JSON: {error}") from error
 
 
 async def _with_first(first: bytes, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from agent_lightning.errors import EngineBusy
 
+Head = tuple[int, Mapping[str, str]]  # status and headers of a relayed answer
 _CLOSING = "the gateway is closing: try again in a moment"
 
 
@@ -31,17 +32,20 @@ class Running:
     request_hash: str
     events: list[bytes] = field(default_factory=list)  # of a stream, so far
     version: int | None = None  # known from the first token on
+    head: Head | None = None  # of a relayed answer, known with its first event
     committing: bool = False  # the answer is being written down: too late to cancel
     abandoned: bool = False  # cancelled; a retry waits for its end and begins anew
     work: asyncio.Task[Answered] | None = None
     _listeners: set[asyncio.Event] = field(default_factory=set)
 
     def push(self, event: bytes) -> None:
-        if not event:
-            return
-        self.events.append(event)
-        for listener in self._listeners:
-            listener.set()
+        if event:
+            self._tell(event)
+
+    def begin(self, head: Head) -> None:
+        """A relayed answer begins: its first event is empty and says that the head is known."""
+        self.head = head
+        self._tell(b"")
 
     async def answer(self) -> Answered:
         """The committed answer. Raises what the work raised."""
@@ -82,6 +86,11 @@ class Running:
         finally:
             self.work.remove_done_callback(wake)
             self._leave(listener)
+
+    def _tell(self, event: bytes) -> None:
+        self.events.append(event)
+        for listener in self._listeners:
+            listener.set()
 
     def _leave(self, listener: asyncio.Event) -> None:
         self._listeners.discard(listener)

@@ -60,3 +60,8 @@ class Call:
     finished_at: float | None = None
     trainable: bool = True  # False: the tokens failed a check; `error` names it
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def spoken(self) -> bool:
+        """Completed by a policy; what a component's own provider answered has no tokens of ours."""
+        return self.status is CallStatus.COMPLETED and self.response is not None and "choices" in self.response

@@ -11,7 +11,7 @@ import math
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from agent_lightning.client.config import ClientConfig
 from agent_lightning.credit import CreditConfig
 from agent_lightning.errors import SettingError
 from agent_lightning.gateway.sampling import GatewayConfig
+from agent_lightning.gateway.upstreams import UpstreamConfig
 from agent_lightning.learner.learner import LearnerConfig
 from agent_lightning.learner.schedule import Schedule
 from agent_lightning.replica.replica import ReplicaConfig
@@ -87,6 +88,7 @@ class ServerConfig:
     worker_key: str | None = field(default=None, repr=False)  # needed off loopback
     admin_key: str | None = field(default=None, repr=False)
     read_key: str | None = field(default=None, repr=False)  # for GET requests of the API
+    upstreams: Mapping[str, UpstreamConfig] = field(default_factory=dict)  # providers of untrained components, by name
 
     def __post_init__(self) -> None:
         if self.port is not None and not 0 <= self.port <= 65_535:
@@ -182,6 +184,7 @@ _PARTS: dict[str, Any] = {
     "work": WorkConfig,
 }
 _STATE = ("risen", "multiplier", "run_seed", "attempts_kept")  # fields that are no settings
+_TABLES = ("reward_weights", "upstreams")
 _CLIENT = frozenset(item.name for item in fields(ClientConfig))  # in one file with ours, and the agents' to judge
 NAMES = frozenset(
     item.name for kind in (*_PARTS.values(), ReplicaConfig) for item in fields(kind) if item.name not in _STATE
@@ -250,10 +253,10 @@ def _ours(content: Mapping[str, Any], file: Path) -> dict[str, Any]:
         own = ALIASES.get(name, name)
         if own not in NAMES and (own in _CLIENT or (name == "client" and isinstance(value, dict))):
             continue
-        if isinstance(value, dict) and own != "reward_weights":
+        if isinstance(value, dict) and own not in _TABLES:
             raise SettingError(
-                f"{file}: the table [{name}] is not known: settings stand at the top of the file, beside [client] and "
-                "[reward_weights]"
+                f"{file}: the table [{name}] is not known: settings stand at the top of the file, beside [client], "
+                "[reward_weights] and [upstreams.NAME]"
             )
         found[name] = value
     return found
@@ -281,6 +284,8 @@ def _flat(config: TrainConfig) -> dict[str, Any]:
             derived = part is config.gateway and item.name in ("context_length", "policy")
             if item.name in NAMES and value != default and not derived:
                 found[item.name] = value
+    if "upstreams" in found:
+        found["upstreams"] = {name: asdict(upstream) for name, upstream in found["upstreams"].items()}
     return found
 
 
@@ -312,6 +317,11 @@ def _check_together(config: TrainConfig) -> None:
             raise SettingError(
                 f"{name} is {config.given[name]}, but credit_assignment {config.credit.credit_assignment!r} does not use "
                 "it: leave it out, or choose 'linear_decay'"
+            )
+    for name, upstream in config.server.upstreams.items():
+        if both := set(upstream.components) & set(loop.component):
+            raise SettingError(
+                f"{', '.join(sorted(both))} cannot be trained (component) and be served by upstreams.{name} as well"
             )
     if config.learner.algorithm != "grpo":
         raise SettingError(f"algorithm is {config.learner.algorithm!r}: 'grpo' is what this version can train")

@@ -38,7 +38,10 @@ class Wording:
         """What the model wrote, special tokens by their names."""
         if self.tokenizer is not None and len(call.sampled_ids):
             return spelled(self.tokenizer, call.sampled_ids)
-        choices = (call.response or {}).get("choices")
+        answered = call.response or {}
+        if "relayed" in answered:  # by a provider of its own: as it came
+            return str(answered["relayed"].get("text", ""))
+        choices = answered.get("choices")
         return _content(choices[0].get("message")) if isinstance(choices, list) and choices else ""
 
 
