@@ -118,9 +118,14 @@ class Rig:
 
 @asynccontextmanager
 async def rig(
-    script: Script, path: str = ":memory:", *, upstreams: Upstreams | None = None, **config: Any
+    script: Script,
+    path: str = ":memory:",
+    *,
+    tokenizer: ChatTokenizer | None = None,
+    upstreams: Upstreams | None = None,
+    **config: Any,
 ) -> AsyncIterator[Rig]:
-    tokenizer = chatml_tokenizer()
+    tokenizer = tokenizer or chatml_tokenizer()
     store = await SqliteStore.open(path)
     engine = GatedEngine(tokenizer, script)
     await engine.publish(Adapter(policy="default", version=3, rank=0, alpha=0.0, matrices={}))

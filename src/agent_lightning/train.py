@@ -274,7 +274,7 @@ async def opened(
         stack.push_async_callback(gateway.close)
         await replicas.start()
         if reason := gateway.templates.reason:
-            await journal.note(f"each call is a branch of its own (history is rendered anew): {reason}")
+            await journal.note(reason)
         state = ServerState(
             store=store,
             gateway=gateway,

@@ -1,4 +1,4 @@
-"""Whatever order agents speak in, a branch spells exactly what the policy saw."""
+"""Whatever order agents speak in and whatever their model's template does, a branch spells what the policy saw."""
 
 from __future__ import annotations
 
@@ -6,27 +6,43 @@ import asyncio
 import itertools
 import json
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from agent_lightning import trajectory
 from agent_lightning.gateway.gateway import Asked, Gateway, GatewayConfig
-from agent_lightning.models.chat_template import CHATML, ChatTemplate
-from agent_lightning.records import CallStatus, Rollout, Task
+from agent_lightning.models.chat_template import ChatTemplate
+from agent_lightning.models.tokenizer import ChatTokenizer
+from agent_lightning.records import Call, CallStatus, Rollout, Task
 from agent_lightning.store.sqlite import SqliteStore
-from gateway_rig import NOW, GatedEngine, chatml_tokenizer
+from chat_families import FAMILIES, Family
+from gateway_rig import NOW, GatedEngine
 
-TOKENIZER = chatml_tokenizer()
-END = TOKENIZER.stop_ids[0]
-TEMPLATE = ChatTemplate(CHATML, TOKENIZER.special_tokens, NOW)
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
-CALL = '<tool_call>\n{"name": "add", "arguments": {"b":2,   "a": 1}}\n</tool_call>'
-
-# ids drawn one by one: few of these spellings are what the tokenizer itself would write
-SAMPLED = st.lists(st.integers(0, TOKENIZER.vocabulary - 3), max_size=12)
+ADD = {"name": "add", "arguments": {"b": 2, "a": "x y"}}
+THOUGHT = "<think>\nlet me see\n</think>\n\n"
 TEXT = st.text(alphabet="ab 1é🎉\n", max_size=8)
+TURN = st.fixed_dictionaries(
+    {
+        "agent": st.integers(0, 2),
+        "said": TEXT,
+        # ids drawn one by one: few of these spellings are what the tokenizer itself would write
+        "sampled": st.one_of(
+            st.lists(st.integers(0, 300), min_size=1, max_size=12),
+            TEXT.map(lambda text: f"so {text}"),
+            st.sampled_from(["call", "text and calls"]),
+        ),
+        "ends": st.booleans(),  # the odd spelling, with an end of turn
+        "how": st.integers(0, 2),
+        "limit": st.sampled_from([3, 200, 200]),
+        "event": st.sampled_from([*[None] * 4, "rewrites", "restart", "tools", "again", "twice", "fork"]),
+    }
+)
 
 
 @dataclass
@@ -34,7 +50,60 @@ class Agent:
     """One conversation: it sends back what it was told, written its own way, and adds to it."""
 
     tools: bool
-    messages: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[dict[str, Any]]
+    faithful: bool = True  # the template would write every reply as it was sampled
+
+
+@dataclass
+class Seen:
+    """What one call should have come to, worked out apart from the gateway."""
+
+    key: list[Any]  # tools and messages, the reply included
+    root: int  # messages of the request that began the branch
+    full: list[int] = field(default_factory=list)  # prompt and answer
+
+
+@dataclass
+class World:
+    family: Family
+    store: SqliteStore
+    said: list[Any] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    numbers: Any = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.tokenizer: ChatTokenizer = self.family.tokenizer()
+        self.template = ChatTemplate(self.family.source, self.tokenizer.special_tokens, NOW)
+        self.engine = GatedEngine(self.tokenizer, lambda request: self.said.pop())
+        self.restart()
+
+    def restart(self) -> None:
+        """The branches come back from the store."""
+        self.gateway = Gateway(
+            self.store,
+            self.engine,
+            self.tokenizer,
+            self.template,
+            GatewayConfig(context_length=4096),
+            clock=lambda: 1.0,
+            new_id=lambda: f"c{next(self.numbers)}",
+        )
+
+    def parent(self, key: list[Any], roles: Sequence[str]) -> int | None:
+        """The newest of the calls whose conversation is the longest beginning of this one."""
+        known = [place for place, seen in enumerate(self.seen) if seen.key == key[: len(seen.key)]]
+        best = max(known, key=lambda place: (len(self.seen[place].key), place), default=None)
+        # Qwen strips the thinking of replies before the last question
+        if best is not None and self.family.name == "qwen" and "user" in roles[self.seen[best].root :]:
+            return None
+        return best
+
+
+def plain_key(message: dict[str, Any]) -> Any:
+    content = message.get("content") or ""
+    text = content if isinstance(content, str) else "".join(part["text"] for part in content)
+    calls = [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in message.get("tool_calls") or ()]
+    return (message["role"], text.rstrip(), calls)
 
 
 def rewritten(message: dict[str, Any], how: int) -> dict[str, Any]:
@@ -44,10 +113,10 @@ def rewritten(message: dict[str, Any], how: int) -> dict[str, Any]:
         back["content"] = [{"type": "text", "text": back["content"]}]
     if how == 2:
         back |= {"name": "solver", "reasoning_content": "hm", "content": (back["content"] or "").rstrip() or None}
-    if back.get("tool_calls"):
+    if how and back.get("tool_calls"):
         back["tool_calls"] = [
             {
-                "id": f"other-{position}",
+                "id": f"other{position:04}",
                 "type": "function",
                 "function": {
                     "name": call["function"]["name"],
@@ -59,88 +128,143 @@ def rewritten(message: dict[str, Any], how: int) -> dict[str, Any]:
     return back
 
 
-TURN = st.fixed_dictionaries(
-    {
-        "agent": st.integers(0, 2),
-        "said": TEXT,
-        "sampled": st.one_of(SAMPLED.map(lambda ids: [*ids, END]), SAMPLED.filter(bool), st.just("call")),
-        "how": st.integers(0, 2),
-        "limit": st.sampled_from([3, 50]),
-        "rewrites": st.integers(0, 9),
-    }
-)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_branch_spells_exactly_what_the_model_saw(name: str):
+    @settings(
+        max_examples=12,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],  # shrinking takes minutes
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(turns=st.lists(TURN, min_size=1, max_size=9), tools=st.lists(st.booleans(), min_size=3, max_size=3))
+    def run(turns: list[dict[str, Any]], tools: list[bool]) -> None:
+        asyncio.run(_conversations(FAMILIES[name], turns, tools))
+
+    run()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(turns=st.lists(TURN, min_size=1, max_size=8), tools=st.lists(st.booleans(), min_size=3, max_size=3))
-def test_a_branch_spells_exactly_what_the_model_saw(turns: list[dict[str, Any]], tools: list[bool]):
-    asyncio.run(_conversations(turns, tools))
-
-
-async def _conversations(turns: list[dict[str, Any]], tools: list[bool]) -> None:
+async def _conversations(family: Family, turns: list[dict[str, Any]], tools: list[bool]) -> None:
     store = await SqliteStore.open()
-    said: list[Any] = []
-    engine = GatedEngine(TOKENIZER, lambda request: said.pop())
-    numbers = itertools.count()
+    try:
+        await _converse(World(family, store), turns, tools)
+    finally:
+        await store.close()
 
-    def fresh() -> Gateway:
-        return Gateway(
-            store, engine, TOKENIZER, TEMPLATE, GatewayConfig(), clock=lambda: 1.0, new_id=lambda: f"c{next(numbers)}"
-        )
 
-    gateway = fresh()
-    await store.enqueue([Rollout(id="r", run_id="run", task=Task(id="t", input=0), mode="train", group_id="g")])
+async def _converse(world: World, turns: list[dict[str, Any]], tools: list[bool]) -> None:
+    store = world.store
+    rollout = Rollout(id="r", run_id="run", task=Task(id="t", input=0), mode="train", group_id="g")
+    await store.enqueue([rollout])
     claim = await store.claim("w", lease_seconds=60)
     assert claim is not None
-    agents = [Agent(tools=flag) for flag in tools]
-    expected: list[tuple[int, bool]] = []  # (which agent, is it the first call of its branch)
+    # agents tell themselves apart by their prompts; one has none
+    prompts = ([], [{"role": "system", "content": "be one"}], [{"role": "developer", "content": "be two"}])
+    agents = [Agent(tools=flag, messages=list(prompt)) for flag, prompt in zip(tools, prompts, strict=True)]
     for position, turn in enumerate(turns):
         agent = agents[turn["agent"]]
-        if turn["rewrites"] == 0 and agent.messages:  # history is rewritten: a new branch starts
-            agent.messages = [{"role": "user", "content": f"summary {position}"}]
-        begins = not any(message["role"] == "assistant" for message in agent.messages)
-        begins = begins or turn["rewrites"] == 0
-        last = agent.messages[-1] if agent.messages else {}
-        if last.get("tool_calls"):
-            agent.messages.append({"role": "tool", "tool_call_id": "x", "content": turn["said"]})
-        else:
-            # agents tell themselves apart by what they ask, as their prompts do
-            agent.messages.append({"role": "user", "content": f"{turn['agent']} {turn['said']}"})
-        said.append(CALL if turn["sampled"] == "call" else array("i", turn["sampled"]))
-        body = {
-            "model": "m",
-            "messages": agent.messages,
-            "max_tokens": 50 if turn["sampled"] == "call" else turn["limit"],
-        }
-        if agent.tools:
-            body["tools"] = TOOLS
-        answer = await gateway.answer(Asked(key=claim.key, body=json.dumps(body).encode()))
-        assert answer.body is not None
-        assert answer.body["prompt_token_ids"] == list(engine.requests[-1].prompt_ids)
-        agent.messages = [*agent.messages, rewritten(answer.body["choices"][0]["message"], turn["how"])]
-        expected.append((turn["agent"], begins))
-        if turn["rewrites"] == 1:
-            gateway = fresh()  # restarted: the branches come back from the store
-    await _check(store, engine, expected)
-    await store.close()
-
-
-async def _check(store: SqliteStore, engine: GatedEngine, expected: list[tuple[int, bool]]) -> None:
+        _prepare(agent, agents[turn["agent"] - 1], turn, position)
+        for _ in range(2 if turn["event"] == "again" else 1):
+            message = await _ask(world, claim.key, agent, turn)
+        agent.messages = [*agent.messages, rewritten(message, turn["how"])]
+        agent.faithful &= turn["how"] == 0
+        if turn["event"] == "restart":
+            world.restart()
     calls = await store.calls("r")
-    assert len(calls) == len(engine.requests) == len(expected)
-    full: dict[str, array[int]] = {}
-    newest: dict[int, str] = {}
-    for call, request, (agent, begins) in zip(calls, engine.requests, expected, strict=True):
-        assert call.status is CallStatus.COMPLETED
-        assert (call.parent_call_id is None) == begins
-        if call.parent_call_id is None:
-            assert call.suffix_ids == request.prompt_ids
-        else:
-            assert call.parent_call_id == newest[agent]
-            parent = full[call.parent_call_id]
-            assert call.prompt_offset == len(parent)
-            assert parent + call.suffix_ids == request.prompt_ids
-            # the reply's end is there once: sampled, or added as context
-            assert (parent[-1] == END) != (call.suffix_ids[0] == END)
-        full[call.id] = request.prompt_ids + call.sampled_ids
-        newest[agent] = call.id
+    assert len(calls) == len(world.seen) == len(world.engine.requests)
+    _check_trajectory(rollout, calls, world)
+
+
+def _prepare(agent: Agent, other: Agent, turn: dict[str, Any], position: int) -> None:
+    """What the agent does to its conversation before it asks."""
+    if turn["event"] == "rewrites":
+        agent.messages, agent.faithful = [{"role": "user", "content": f"summary {position}"}], True
+        return
+    if turn["event"] == "tools":
+        agent.tools = not agent.tools
+    if turn["event"] == "fork" and other.messages and other.messages[-1]["role"] == "assistant":
+        agent.messages, agent.tools, agent.faithful = list(other.messages), other.tools, other.faithful
+    if agent.messages and agent.messages[-1].get("tool_calls"):
+        results = [{"role": "tool", "tool_call_id": call["id"], "content": turn["said"]}
+                   for call in agent.messages[-1]["tool_calls"]]  # fmt: skip
+        agent.messages = [*agent.messages, *results]
+    elif not agent.messages or agent.messages[-1]["role"] != "user":
+        agent.messages = [*agent.messages, {"role": "user", "content": f"{turn['agent']} {turn['said']}"}]
+
+
+async def _ask(world: World, key: str, agent: Agent, turn: dict[str, Any]) -> dict[str, Any]:
+    """One request; what the gateway made of it is held against what should have come."""
+    family, choices = world.family, 2 if turn["event"] == "twice" else 1
+    said: Any = turn["sampled"]
+    if said == "call":
+        said = family.says("", ADD)
+    elif said == "text and calls":
+        said = family.says("I add", ADD, {**ADD, "arguments": {}})
+    if isinstance(said, str) and family.name == "qwen":
+        said = THOUGHT + said
+    elif isinstance(said, list):
+        said = array("i", [*said, *world.tokenizer.stop_ids[-1:]] if turn["ends"] else said)
+    world.said += [said] * choices
+    body = {"model": "m", "messages": agent.messages, "max_tokens": turn["limit"], "n": choices}
+    body |= {"tools": TOOLS} if agent.tools else {}
+    before, asked = len(world.seen), [bool(agent.tools), *map(plain_key, agent.messages)]
+    parent = world.parent(asked, [message["role"] for message in agent.messages])
+    answer = await world.gateway.answer(Asked(key=key, body=json.dumps(body).encode()))
+    assert answer.body is not None
+    for made, request in zip(answer.body["choices"], world.engine.requests[before:], strict=True):
+        prompt, sampled = list(request.prompt_ids), made["token_ids"]
+        assert answer.body["prompt_token_ids"] == prompt
+        root = len(agent.messages) if parent is None else world.seen[parent].root
+        world.seen.append(Seen([*asked, plain_key(made["message"])], root, prompt + sampled))
+        _check_prompt(world, parent, prompt, agent)
+        assert made["message"]["content"] != "" or not made["message"].get("tool_calls")
+    finished = answer.body["choices"][0]["finish_reason"] != "length"
+    plainly = agent.tools or turn["sampled"] not in ("call", "text and calls")  # without tools a call is odd text
+    agent.faithful &= isinstance(said, str) and finished and plainly
+    return answer.body["choices"][0]["message"]
+
+
+def _check_prompt(world: World, parent: int | None, prompt: list[int], agent: Agent) -> None:
+    stops = world.gateway.templates.stop_ids
+    if parent is not None:
+        known = world.seen[parent].full
+        assert prompt[: len(known)] == known
+        # the reply's end is there once: sampled, or added as context
+        assert (known[-1] in stops) != (prompt[len(known)] in stops)
+    if parent is None or agent.faithful:
+        template = world.gateway.templates.of(agent.messages, TOOLS if agent.tools else [])
+        plain = [
+            {**m, "role": "system" if m["role"] == "developer" else m["role"], "content": plain_text(m)}
+            for m in agent.messages
+        ]
+        rendered = template.render(plain, TOOLS if agent.tools else [])
+        typed = json.dumps(plain, ensure_ascii=False)
+        if parent is None and not any(mark in typed for mark in world.family.control):  # a mark sent back is text
+            assert prompt == list(world.tokenizer.encode(rendered))
+        spelled = world.tokenizer.decode(prompt, frozenset(range(world.tokenizer.vocabulary)))
+        for end in world.family.ends:  # a policy may end its turn with another token than the template writes
+            spelled = spelled.replace(end, world.family.ends[0])
+        assert "".join(spelled.split()) == "".join(rendered.split())
+
+
+def plain_text(message: dict[str, Any]) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def _check_trajectory(rollout: Rollout, calls: Sequence[Call], world: World) -> None:
+    """What is stored spells what the engine was given, and each sampled token is trained once."""
+    assert all(call.status is CallStatus.COMPLETED and call.trainable for call in calls)
+    prompts = trajectory.prompts(calls)
+    for call, request in zip(calls, world.engine.requests, strict=True):
+        assert prompts[call.id] == request.prompt_ids
+    built = trajectory.build(rollout, calls, [], policy="default")
+    full = {tuple(seen.full) for seen in world.seen}
+    trained: list[str] = []
+    for branch in trajectory.branches(built):
+        assert tuple(branch.tokens) in full
+        for span in branch.trained:
+            trained.append(span.step.call_id)
+            assert branch.tokens[: span.start] == prompts[span.step.call_id]
+            assert branch.tokens[span.start : span.end] == span.step.action
+    assert sorted(trained) == sorted(call.id for call in calls if call.sampled_ids)

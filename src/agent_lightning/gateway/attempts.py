@@ -114,6 +114,7 @@ def _remember(branches: Branches, call: Call, completed: dict[str, Call]) -> Non
         prompt_ids=full_prompt(parent, call.suffix_ids),
         sampled_ids=call.sampled_ids,
         messages=len(request.messages),
+        root=len(request.messages) if parent is None else parent.root,
     )
     position = int(call.meta.get("choice", 0))
     reply = next(made for made in call.response["choices"] if made["index"] == position)["message"]

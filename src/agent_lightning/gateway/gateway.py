@@ -22,7 +22,7 @@ from agent_lightning.gateway.life import Life, Parts
 from agent_lightning.gateway.relay import Relay
 from agent_lightning.gateway.running import Answered, Running
 from agent_lightning.gateway.sampling import GatewayConfig
-from agent_lightning.gateway.stitch import Prompt, continued, first_prompt
+from agent_lightning.gateway.stitch import Prompt, continued, first_prompt, still_written
 from agent_lightning.gateway.templates import Templates
 from agent_lightning.gateway.upstreams import Upstream, Upstreams
 from agent_lightning.inference.engine import Engine
@@ -37,6 +37,7 @@ from agent_lightning.wire.dialects import BY_NAME, CHAT
 from agent_lightning.wire.protocol import ROLLOUT, VERSION
 
 _LONGEST_CALL_ID = 64
+_CONVERSATION = {"responses": "input", "completions": "prompt"}  # the field that holds it, where it is not "messages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ class Gateway:
         """`clock` gives Unix seconds; `new_id` mints ids for calls that bring none; `upstreams` serve the components
         that are theirs, and are closed with the gateway. Raises SettingError."""
         self.config = config
-        self.templates = Templates(template, tokenizer, config.history)
+        self.templates = Templates(template, tokenizer, config.history, config.tool_parser)
         self.hold = Hold(clock, wait_seconds=config.hold_seconds)
         self.latencies = Latencies()
         self.counts = Counts()
@@ -277,16 +278,18 @@ class Gateway:
             self.counts.replayed += 1
         else:
             self.counts.completed += 1
+            self.counts.quarantined += life.quarantined
             self.latencies.add(time.perf_counter() - arrived - life.engine_seconds)
         return answered
 
     async def _perform(self, life: Life, attempt: Attempt) -> Answered:
         prompt = self._prompt(attempt, life.request)
+        life.reading = self.templates.reading(life.request, prompt.ids)
         seen = await life.admit(prompt)
         if seen is not None:
             return await life.replay(seen, attempt)
         try:
-            self._check_length(prompt)
+            self._check_length(prompt, life)
             finished = await life.generate()
             return await life.commit(finished, attempt)
         except BaseException as error:
@@ -298,8 +301,11 @@ class Gateway:
             return self._given_prompt(attempt, request.prompt)
         template = self.templates.of(request.messages, request.tools)
         turn = None
-        if self.templates.history == "stitched":
+        if self.templates.history != "rendered":
             turn = attempt.branches.find(request.messages, request.tools)
+        if turn is not None and self.templates.history == "checked":
+            kept = still_written(turn, template, self._tokenizer, request.messages, request.tools)
+            turn = turn if kept else None
         if turn is None:
             return first_prompt(template, self._tokenizer, request.messages, request.tools)
         return continued(
@@ -319,18 +325,21 @@ class Gateway:
                 f"`prompt` has token {max(given)}: the policy knows 0 to {self._tokenizer.vocabulary - 1}",
                 field="prompt",
             )
-        turn = attempt.branches.find_ids(ids) if self.templates.history == "stitched" else None
+        turn = attempt.branches.find_ids(ids) if self.templates.history != "rendered" else None
         if turn is None:
             return Prompt(ids=ids, parent_call_id=None, offset=0)
-        return Prompt(ids=ids, parent_call_id=turn.call_id, offset=len(turn.prompt_ids) + len(turn.sampled_ids))
+        offset = len(turn.prompt_ids) + len(turn.sampled_ids)
+        return Prompt(ids=ids, parent_call_id=turn.call_id, offset=offset, root=turn.root)
 
-    def _check_length(self, prompt: Prompt) -> None:
+    def _check_length(self, prompt: Prompt, life: Life) -> None:
         longest = min(self.config.longest_prompt, self.config.context_length - 1)
         if not 1 <= len(prompt.ids) <= longest:
+            auto = life.body.get("truncation") == "auto"
             raise PromptTooLong(
-                f"the prompt has {len(prompt.ids)} tokens and the policy reads at most {longest}: shorten the messages "
-                "or raise max_prompt_tokens",
-                field="messages",
+                f"prompt is too long: {len(prompt.ids)} tokens > {longest} maximum, which is this policy's maximum "
+                "context length less its answer: shorten the messages or raise max_prompt_tokens"
+                + ("; `truncation`: 'auto' cannot be honoured, nothing is cut in silence" if auto else ""),
+                field=_CONVERSATION.get(life.dialect.name, "messages"),
                 code="context_length_exceeded",
             )
 

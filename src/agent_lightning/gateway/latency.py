@@ -32,6 +32,7 @@ class Counts:
 
     asked: int = 0  # everything below, and what is still in flight
     completed: int = 0
+    quarantined: int = 0  # choices among the completed whose text and ids do not belong together: never trained
     replayed: int = 0
     joined: int = 0
     refused: int = 0  # bad request, over-long prompt, conflict

@@ -14,16 +14,24 @@ from agent_lightning.errors import StoreError
 from agent_lightning.gateway.attempts import Attempt, read_back
 from agent_lightning.gateway.running import Answered, Running
 from agent_lightning.gateway.sampling import GatewayConfig, noise_key, sampling_for, used
-from agent_lightning.gateway.speak import Spoken, Voice, mismatch, speak, token_logprobs
+from agent_lightning.gateway.speak import Shown, Spoken, Voice, mismatch, speak, token_logprobs
 from agent_lightning.gateway.stitch import Prompt, Turn
 from agent_lightning.inference.engine import Engine, GenerateRequest, Sampling
 from agent_lightning.models.tokenizer import ChatTokenizer
 from agent_lightning.records import Call, CallStatus, nats, token_ids
 from agent_lightning.store.store import Access, Store
 from agent_lightning.wire.chat import ChatRequest
-from agent_lightning.wire.chat_reply import Heading, choice, completion, message, usage, with_token_ids
+from agent_lightning.wire.chat_reply import (
+    Heading,
+    choice,
+    completion,
+    message,
+    thoughts_in,
+    usage,
+    with_token_ids,
+)
 from agent_lightning.wire.dialect import Dialect, StreamWriter
-from agent_lightning.wire.tool_calls import split_tool_calls
+from agent_lightning.wire.reading import Read, Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +53,7 @@ class Finished:
     call: Call  # with tokens; its response is not made yet
     choice: Mapping[str, Any]  # as it is answered, less its token ids
     cached: int  # prompt tokens that the engine reused
+    thought_tokens: int  # of the sampled ones, that are reasoning
     stored: bool = False  # committed before a crash that lost its siblings
 
 
@@ -60,9 +69,11 @@ class Life:
     parent_span: str | None
     deadline_seconds: float | None
     prompt: Prompt = field(default_factory=lambda: Prompt(ids=token_ids(), parent_call_id=None, offset=0))
+    reading: Reading = field(default_factory=Reading)
     calls: list[Call] = field(default_factory=list)  # one a choice, as admitted
     engine_seconds: float = 0.0
     replayed: bool = False
+    quarantined: int = 0  # choices that are answered and kept but not trained
     _writer: StreamWriter | None = None
 
     @property
@@ -168,8 +179,8 @@ class Life:
         if call.status is CallStatus.COMPLETED:
             return self._said_before(position)
         voice = None
-        if request.stream or request.stop:
-            voice = Voice(parts.tokenizer, request.stop, tools=bool(request.tools))
+        if request.stream or request.stop or self.reading.thoughts:
+            voice = Voice(parts.tokenizer, request.stop, self.reading)
         teller = _Teller(self, position) if request.stream else None
         asked = GenerateRequest(
             id=f"{call.attempt_id}/{call.id}",
@@ -179,22 +190,24 @@ class Life:
             noise_key=noise_key(self.access.rollout, parts.config, request, self.calls[0].order, position),
             affinity=call.attempt_id,
         )
-        spoken = await speak(parts.engine, asked, parts.tokenizer, voice, teller)
+        spoken = await speak(parts.engine, asked, self._decode, voice, teller)
         self.engine_seconds = max(self.engine_seconds, spoken.engine_seconds)
-        finished = self._finish(call, position, spoken)
-        if teller is not None:
-            teller.close(spoken, voice.shown if voice else "", finished.choice["message"])
+        read = self.reading.read(spoken.text, call.id)
+        finished = self._finish(call, position, spoken, read)
+        if teller is not None and voice is not None:
+            teller.close(spoken, read, voice)
         return finished
 
-    def _finish(self, call: Call, position: int, spoken: Spoken) -> Finished:
-        text, tool_calls = spoken.text, []
-        if self.request.tools:
-            text, tool_calls = split_tool_calls(spoken.text, call.id)
-        wrong = mismatch(spoken, self.parts.tokenizer, self.request.stop)
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self.parts.tokenizer.decode(ids, self.reading.shown)
+
+    def _finish(self, call: Call, position: int, spoken: Spoken, read: Read) -> Finished:
+        wrong = mismatch(spoken, self._decode, self.request.stop)
+        self.quarantined += wrong is not None
         logprobs = None
         if self.request.logprobs:
-            logprobs = token_logprobs(spoken, 0, len(spoken.ids), self.parts.tokenizer, self.parts.stop_ids)
-        reason = "tool_calls" if tool_calls else spoken.finish_reason
+            logprobs = self._logprobs(spoken, 0)
+        reason = "tool_calls" if read.calls else spoken.finish_reason
         assert reason is not None
         done = replace(
             call,
@@ -211,9 +224,17 @@ class Life:
         )
         return Finished(
             call=done,
-            choice=choice(position, message(text, tool_calls), reason, logprobs, spoken.stop_text),
+            choice=choice(
+                position, message(read.content, read.calls, read.reasoning), reason, logprobs, spoken.stop_text
+            ),
             cached=spoken.cached,
+            thought_tokens=spoken.thought_tokens,
         )
+
+    def _logprobs(self, spoken: Spoken, start: int) -> list[Mapping[str, Any]]:
+        """Of the tokens from `start` on; those of the reasoning are not of the content."""
+        start = max(start, spoken.thought_tokens)
+        return token_logprobs(spoken, start, len(spoken.ids) - start, self.parts.tokenizer, self.parts.stop_ids)
 
     def _said_before(self, position: int) -> Finished:
         """A choice that was committed before a crash lost the others: said again as it was."""
@@ -223,7 +244,9 @@ class Life:
         if self.request.stream:
             for event in self.writer.said({**made, "token_ids": list(call.sampled_ids)}, self.prompt.ids):
                 self.running.push(event)
-        return Finished(call=call, choice=made, cached=0, stored=True)
+        return Finished(
+            call=call, choice=made, cached=0, thought_tokens=thoughts_in(call.response["usage"]), stored=True
+        )
 
     # --- the end ------------------------------------------------------------------------------------------------
     async def commit(self, finished: Sequence[Finished], attempt: Attempt) -> Answered:
@@ -232,14 +255,15 @@ class Life:
         heading = Heading(call_id=self.running.call_id, created=created, model=self.request.model)
         prompt_tokens = len(self.prompt.ids)
         sampled = [done.call.sampled_ids for done in finished]
-        tokens = usage(prompt_tokens, sum(map(len, sampled)), max(done.cached for done in finished))
+        thoughts = sum(done.thought_tokens for done in finished)
+        tokens = usage(prompt_tokens, sum(map(len, sampled)), max(done.cached for done in finished), thoughts)
         answer = completion(heading, [done.choice for done in finished], tokens)
         self.running.committing = True
         for position in reversed(range(len(finished))):
             done = finished[position]
             if done.stored:
                 continue
-            own = usage(prompt_tokens, len(sampled[position]), done.cached)
+            own = usage(prompt_tokens, len(sampled[position]), done.cached, done.thought_tokens)
             response = answer if position == 0 else completion(heading, [done.choice], own)
             await self.parts.store.complete(replace(done.call, response=response))
         for done in finished:
@@ -255,6 +279,7 @@ class Life:
             prompt_ids=self.prompt.ids,
             sampled_ids=done.call.sampled_ids,
             messages=len(self.request.messages),
+            root=self.prompt.root or len(self.request.messages),
         )
         attempt.branches.add(turn, self.request.messages, done.choice["message"], self.request.tools)
 
@@ -295,21 +320,26 @@ class _Teller:
         self._opened = False
         self._told = 0  # tokens whose ids were sent
 
-    def __call__(self, spoken: Spoken, text: str, tokens: int) -> None:
+    def __call__(self, spoken: Spoken, shown: Shown, tokens: int) -> None:
         if not self._opened:
             self._open(spoken)
-        if text:
-            self._tell(spoken, text)
+        reasoning, content = shown
+        if reasoning:
+            self._reason(spoken, reasoning)
+        if content:
+            self._tell(spoken, content)
 
-    def close(self, spoken: Spoken, shown: str, said: Mapping[str, Any]) -> None:
-        """What a filter for tool calls held back, the calls themselves, and the ids that are left."""
+    def close(self, spoken: Spoken, read: Read, voice: Voice) -> None:
+        """What was held back for tags and tool calls, the calls themselves, and the ids that are left."""
         if not self._opened:
             self._open(spoken)
-        rest = (said["content"] or "")[len(shown) :]
-        if rest or self._told < len(spoken.ids):
-            self._tell(spoken, rest)
-        if said.get("tool_calls"):
-            self._life.running.push(self._writer.calls(self._position, said["tool_calls"]))
+        reasoning, content = read.reasoning[len(voice.reasoning) :], read.content[len(voice.content) :]
+        if reasoning:
+            self._reason(spoken, reasoning)
+        if content or self._told < len(spoken.ids):
+            self._tell(spoken, content)
+        if read.calls:
+            self._life.running.push(self._writer.calls(self._position, read.calls))
 
     def _open(self, spoken: Spoken) -> None:
         self._opened = True
@@ -318,12 +348,13 @@ class _Teller:
             running.version = spoken.version_from
         running.push(self._writer.opening(self._position, self._life.prompt.ids))
 
+    def _reason(self, spoken: Spoken, text: str) -> None:
+        start, self._told = self._told, len(spoken.ids)
+        self._life.running.push(self._writer.reasoning(self._position, text, spoken.ids[start:]))
+
     def _tell(self, spoken: Spoken, text: str) -> None:
         start, self._told = self._told, len(spoken.ids)
-        parts = self._life.parts
-        logprobs = None
-        if self._life.request.logprobs:
-            logprobs = token_logprobs(spoken, start, self._told - start, parts.tokenizer, parts.stop_ids)
+        logprobs = self._life._logprobs(spoken, start) if self._life.request.logprobs else None
         event = self._writer.text(self._position, text, spoken.ids[start:], logprobs)
         self._life.running.push(event)
 

@@ -10,6 +10,7 @@ from agent_lightning.errors import SettingError
 from agent_lightning.inference.engine import Sampling
 from agent_lightning.records import Mode, Rollout
 from agent_lightning.wire.chat import ChatRequest
+from agent_lightning.wire.tool_families import PARSERS
 
 History = Literal["auto", "stitched", "rendered"]
 
@@ -22,7 +23,8 @@ class GatewayConfig:
     max_prompt_tokens: int | None = None  # None: whatever fits the context
     context_length: int = 4096  # prompt and new tokens
     run_seed: int = 0  # of live rollouts; queued ones bring the seed of their run
-    history: History = "auto"  # "stitched" if the template is append-only, else "rendered": each call its own branch
+    history: History = "auto"  # "stitched" if the template is append-only, else as far as it is
+    tool_parser: str = "auto"  # family of the model's tool calls; "auto": what the chat template writes
     hold_seconds: float = 60.0  # that a request waits while weights change
     attempts_kept: int = 256  # whose branches are in memory; others are read back when they speak again
 
@@ -43,6 +45,8 @@ class GatewayConfig:
             )
         if self.history not in ("auto", "stitched", "rendered"):
             raise SettingError(f"history is {self.history!r}: wanted 'auto', 'stitched' or 'rendered'")
+        if self.tool_parser not in ("auto", *PARSERS):
+            raise SettingError(f"tool_parser is {self.tool_parser!r}: wanted 'auto', {', '.join(map(repr, PARSERS))}")
 
     @property
     def longest_prompt(self) -> int:

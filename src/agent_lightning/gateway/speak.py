@@ -16,9 +16,11 @@ from agent_lightning.errors import EngineBusy, EngineError
 from agent_lightning.inference.engine import Engine, GenerateRequest, Piece
 from agent_lightning.models.tokenizer import ChatTokenizer
 from agent_lightning.records import FinishReason, nats, token_ids
-from agent_lightning.wire.tool_calls import ToolCallFilter
+from agent_lightning.wire.reading import Reading
+from agent_lightning.wire.tool_calls import overlap
 
 Tops = tuple[tuple[int, float], ...]
+Decode = Callable[[Sequence[int]], str]  # ids -> the text of a reply, as it is read
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,7 +30,8 @@ class Spoken:
     ids: array[int] = field(default_factory=token_ids)
     logprobs: array[float] = field(default_factory=nats)
     top: list[Tops] = field(default_factory=list)  # a token each, if asked for
-    text: str = ""  # what the client is given, tool calls included
+    text: str = ""  # what was written up to a stop text, reasoning and tool calls included
+    thought_tokens: int = 0  # first tokens that are reasoning, its tags included
     stop_text: str | None = None  # of the client's, that ended it
     finish_reason: FinishReason | None = None
     version_from: int = 0
@@ -55,7 +58,7 @@ class StopFilter:
             at, self.matched = min(found, key=lambda pair: pair[0])
             self._held = ""
             return held[:at]
-        keep = max((_overlap(held, stop) for stop in self._stops), default=0)
+        keep = max((overlap(held, stop) for stop in self._stops), default=0)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]
 
@@ -64,56 +67,62 @@ class StopFilter:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
-    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
+Shown = tuple[str, str]  # (reasoning, content) that the client may see
 
 
 class Voice:
     """Turns the tokens of one sequence into text as they come."""
 
-    def __init__(self, tokenizer: ChatTokenizer, stops: Sequence[str], *, tools: bool) -> None:
-        self._stream = tokenizer.stream()
+    def __init__(self, tokenizer: ChatTokenizer, stops: Sequence[str], reading: Reading) -> None:
+        self._stream = tokenizer.stream(reading.shown)
         self._cut = bool(stops)
         self._stops = StopFilter(stops)
-        self._calls = ToolCallFilter() if tools else None
-        self.text = ""  # the reply so far, tool calls included
-        self.shown = ""  # the part of it that may be shown already
+        self._reading = reading.begin()
+        self._thinking = 0  # tokens that came while the reply was, or could be, in its reasoning
+        self.text = ""  # the reply so far, reasoning and tool calls included
+        self.reasoning, self.content = "", ""  # the parts of it that may be shown already
 
     @property
     def stop_text(self) -> str | None:
         """The stop text that has come, if one has."""
         return self._stops.matched
 
-    def push(self, tokens: Sequence[int]) -> tuple[str, int]:
-        """What may be shown now, and how many of the tokens are kept: those behind a completed stop text are not."""
-        if not self._cut:
-            return self._pass(self._stream.push(*tokens)), len(tokens)
-        shown = ""
-        for position, token in enumerate(tokens, start=1):
-            shown += self._pass(self._stops.push(self._stream.push(token)))
-            if self.stop_text is not None:
-                return shown, position
-        return shown, len(tokens)
+    @property
+    def thought_tokens(self) -> int:
+        return self._thinking if self._reading.thought else 0
 
-    def close(self) -> str:
+    def push(self, tokens: Sequence[int]) -> tuple[Shown, int]:
+        """What may be shown now, and how many of the tokens are kept: those behind a completed stop text are not."""
+        if not self._cut and not self._reading.thinking:
+            return self._pass(self._stream.push(*tokens)), len(tokens)
+        reasoning = content = ""
+        for position, token in enumerate(tokens, start=1):
+            self._thinking += self._reading.thinking
+            more, rest = self._pass(self._stops.push(self._stream.push(token)))
+            reasoning, content = reasoning + more, content + rest
+            if self.stop_text is not None:
+                return (reasoning, content), position
+        return (reasoning, content), len(tokens)
+
+    def close(self) -> Shown:
         """No token follows: what was held back for a stop text or an unfinished character."""
         if self.stop_text is not None:
-            return ""
+            return "", ""
         return self._pass(self._stops.push(self._stream.close()) + self._stops.close())
 
-    def _pass(self, text: str) -> str:
+    def _pass(self, text: str) -> Shown:
         self.text += text
-        shown = self._calls.push(text) if self._calls else text
-        self.shown += shown
-        return shown
+        reasoning, content = self._reading.push(text)
+        self.reasoning += reasoning
+        self.content += content
+        return reasoning, content
 
 
-Watch = Callable[[Spoken, str, int], None]  # (so far, new text, number of new tokens)
+Watch = Callable[[Spoken, Shown, int], None]  # (so far, new text, number of new tokens)
 
 
 async def speak(
-    engine: Engine, request: GenerateRequest, tokenizer: ChatTokenizer, voice: Voice | None, watch: Watch | None
+    engine: Engine, request: GenerateRequest, decode: Decode, voice: Voice | None, watch: Watch | None
 ) -> Spoken:
     """Run one sequence to its end. Without a voice the text is made once, at the end.
 
@@ -136,13 +145,13 @@ async def speak(
     if spoken.finish_reason == "aborted":
         raise EngineBusy(f"the engine gave up sequence {request.id}: try again")
     if voice is None:
-        spoken.text = tokenizer.decode(spoken.ids)
+        spoken.text = decode(spoken.ids)
     else:
         rest = voice.close()
-        spoken.text, spoken.stop_text = voice.text, voice.stop_text
+        spoken.text, spoken.stop_text, spoken.thought_tokens = voice.text, voice.stop_text, voice.thought_tokens
         if spoken.stop_text is not None:
             spoken.finish_reason = "stop"
-        if rest and watch is not None:
+        if any(rest) and watch is not None:
             watch(spoken, rest, 0)
     return spoken
 
@@ -157,9 +166,10 @@ def _take(spoken: Spoken, piece: Piece, voice: Voice | None, watch: Watch | None
         spoken.version_to = piece.version
     if len(piece.logprobs) != len(piece.ids):
         raise EngineError(f"the engine gave {len(piece.ids)} tokens and {len(piece.logprobs)} log-probabilities")
-    kept, shown = len(piece.ids), ""
+    kept, shown = len(piece.ids), ("", "")
     if voice is not None:
         shown, kept = voice.push(piece.ids)
+        spoken.thought_tokens = voice.thought_tokens
     spoken.ids.extend(piece.ids[:kept])
     spoken.logprobs.extend(piece.logprobs[:kept])
     spoken.top.extend(piece.top[:kept])
@@ -176,11 +186,11 @@ async def _close(pieces: AsyncIterator[Piece]) -> None:
         await close()
 
 
-def mismatch(spoken: Spoken, tokenizer: ChatTokenizer, stops: Sequence[str]) -> str | None:
+def mismatch(spoken: Spoken, decode: Decode, stops: Sequence[str]) -> str | None:
     """Why text and ids do not belong together, or None. Such a call is answered and kept, but never trained."""
     if not spoken.ids:
         return "no token was sampled"
-    text = tokenizer.decode(spoken.ids)
+    text = decode(spoken.ids)
     if spoken.stop_text is not None:
         rest = text[len(spoken.text) :]
         same = text.startswith(spoken.text) and rest.startswith(tuple(stops))

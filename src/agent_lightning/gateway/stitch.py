@@ -32,6 +32,7 @@ class Turn:
     prompt_ids: array[int]  # in full
     sampled_ids: array[int]
     messages: int  # of its request; its reply is one more
+    root: int  # messages of the request that began its branch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class Prompt:
     ids: array[int]  # in full
     parent_call_id: str | None
     offset: int  # ids that come from the parent: its prompt and what it sampled
+    root: int | None = None  # messages of the request that began the branch; None: of this one
     note: str | None = None  # why a known parent was not continued
 
     @property
@@ -101,7 +103,8 @@ def first_prompt(
     template: ChatTemplate, tokenizer: ChatTokenizer, messages: Sequence[Message], tools: Sequence[Message]
 ) -> Prompt:
     """The prompt of a new branch."""
-    return Prompt(ids=tokenizer.encode(template.render(readable(messages), tools)), parent_call_id=None, offset=0)
+    text = template.render(readable(messages), tools, disguise=tokenizer.disguise)
+    return Prompt(ids=tokenizer.encode_rendered(text), parent_call_id=None, offset=0)
 
 
 def continued(
@@ -119,15 +122,31 @@ def continued(
     A template that cannot place the new messages behind an arbitrary reply gets a new branch, with a note that says so.
     """
     plain = readable(messages)
+    before, after = plain[: turn.messages], plain[turn.messages + 1 :]
     try:
-        suffix = tokenizer.encode(template.suffix_after(plain[: turn.messages], plain[turn.messages + 1 :], tools))
+        text = template.suffix_after(before, after, tools, disguise=tokenizer.disguise)
     except RequestError as error:
         fresh = first_prompt(template, tokenizer, messages, tools)
         return Prompt(ids=fresh.ids, parent_call_id=None, offset=0, note=f"not stitched: {error}")
-    if suffix and turn.sampled_ids and suffix[0] == turn.sampled_ids[-1] and suffix[0] in stop_ids:
-        suffix = suffix[1:]
+    suffix = tokenizer.encode_rendered(text)
+    if suffix and turn.sampled_ids and suffix[0] in stop_ids and turn.sampled_ids[-1] in stop_ids:
+        suffix = suffix[1:]  # also where the policy ended its turn with another token than the template writes
     known = turn.prompt_ids + turn.sampled_ids
-    return Prompt(ids=known + suffix, parent_call_id=turn.call_id, offset=len(known))
+    return Prompt(ids=known + suffix, parent_call_id=turn.call_id, offset=len(known), root=turn.root)
+
+
+def still_written(
+    turn: Turn,
+    template: ChatTemplate,
+    tokenizer: ChatTokenizer,
+    messages: Sequence[Message],
+    tools: Sequence[Message],
+) -> bool:
+    """Whether the template would still write all that the policy read and wrote in the branch of `turn`."""
+    try:
+        return template.keeps_thoughts(readable(messages), turn.root, tools, disguise=tokenizer.disguise)
+    except RequestError:
+        return False
 
 
 def full_prompt(parent: Turn | None, suffix_ids: array[int]) -> array[int]:

@@ -1,15 +1,14 @@
 """Chat templates: messages -> the text that the policy reads.
 
 A template is a Jinja program out of a model's folder, so it runs in an immutable sandbox; the date that it may read is
-frozen when it is made. `probe` finds out at load whether renderings only ever grow at the end ("append-only"): only
-then can a conversation be continued by token ids.
+frozen when it is made. What a template does to a conversation that goes on is found out by probe.py.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +22,10 @@ from agent_lightning.models.tokenizer import ChatTokenizer
 
 Message = Mapping[str, Any]
 
+Disguise = Callable[[Any], Any]
+
 SENTINEL = "LASTREPLYENDSHERE"  # stands for the policy's own reply: no spaces, so that no template trims it
+_THOUGHT = "THOUGHTOFREPLY"
 
 CHATML = """\
 {%- if tools %}
@@ -53,15 +55,9 @@ CHATML = """\
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """What a template was seen to do."""
-
-    append_only: bool  # longer histories extend shorter ones, and the text behind a reply can be cut out
-    reason: str | None  # why not
-    tools: bool  # shows `tools`, calls without text and tool results
-    tools_reason: str | None
-    end_of_turn: int | None  # the token that a reply is followed by; None when it is not a single stop id
+def as_it_is(value: Any) -> Any:
+    """No disguise: of texts that are all our own."""
+    return value
 
 
 class ChatTemplate:
@@ -82,13 +78,19 @@ class ChatTemplate:
             raise ModelError(f"the chat template cannot be compiled: {error}") from error
 
     def render(
-        self, messages: Sequence[Message], tools: Sequence[Message] = (), *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] = (),
+        *,
+        add_generation_prompt: bool = True,
+        disguise: Disguise = as_it_is,
     ) -> str:
-        """The text of a conversation. Raises RequestError when the template refuses it."""
+        """The text of a conversation; `disguise` is applied to what others typed into it. Raises RequestError when
+        the template refuses it."""
         try:
             return self._template.render(
-                messages=[_plain(message) for message in messages],
-                tools=list(tools) or None,
+                messages=disguise([_plain(message) for message in messages]),
+                tools=disguise(list(tools)) or None,
                 add_generation_prompt=add_generation_prompt,
                 **self._special,
             )
@@ -104,16 +106,45 @@ class ChatTemplate:
         return ChatTemplate(source, self._special, self._now)
 
     def suffix_after(
-        self, messages: Sequence[Message], new_messages: Sequence[Message], tools: Sequence[Message] = ()
+        self,
+        messages: Sequence[Message],
+        new_messages: Sequence[Message],
+        tools: Sequence[Message] = (),
+        *,
+        disguise: Disguise = as_it_is,
     ) -> str:
         """What follows the policy's reply to `messages` once `new_messages` have come: from the reply's end-of-turn
         token to the next generation prompt. Raises RequestError when the template does not write the reply as it is.
         """
-        text = self.render([*messages, {"role": "assistant", "content": SENTINEL}, *new_messages], tools)
-        _, found, suffix = text.rpartition(SENTINEL)
-        if not found:
-            raise RequestError("the policy's chat template leaves out an earlier reply", field="messages")
-        return suffix
+        sentinel = SENTINEL
+        for _ in range(2):
+            reply = {"role": "assistant", "content": sentinel}
+            text = self.render([*messages, reply, *new_messages], tools, disguise=disguise)
+            if text.count(sentinel) == 1:
+                return text.rpartition(sentinel)[2]
+            # somebody typed it: no text holds a digest of itself
+            sentinel = SENTINEL + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        raise RequestError("the policy's chat template leaves out an earlier reply, or repeats it", field="messages")
+
+    def keeps_thoughts(
+        self,
+        messages: Sequence[Message],
+        start: int,
+        tools: Sequence[Message] = (),
+        *,
+        disguise: Disguise = as_it_is,
+    ) -> bool:
+        """Whether replies from `messages[start]` on are written with their thinking, behind what comes before them."""
+        marked, marks = list(messages), []
+        for position in range(start, len(messages)):
+            if messages[position]["role"] == "assistant":
+                marks.append(f"{_THOUGHT}{position}.")
+                content = f"<think>\n{marks[-1]}\n</think>\n\n{messages[position].get('content') or ''}"
+                bare = {"content": content, "reasoning_content": None, "reasoning": None}
+                marked[position] = {**messages[position], **bare}
+        text = self.render(marked, tools, disguise=disguise)
+        before = self.render(messages[:start], tools, disguise=disguise)
+        return text.startswith(before) and all(mark in text for mark in marks)
 
 
 def load_template(tokenizer: ChatTokenizer, now: datetime, chat_template: str | None = None) -> ChatTemplate:
@@ -150,88 +181,12 @@ def knows_chatml(tokenizer: ChatTokenizer) -> bool:
     return all(len(tokenizer.encode(mark)) == 1 for mark in ("<|im_start|>", "<|im_end|>"))
 
 
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "probe_tool",
-        "description": "probe",
-        "parameters": {"type": "object", "properties": {"probe_argument": {"type": "string"}}},
-    },
-}
-_USER = {"role": "user", "content": "probe question"}
-_CALL = {
-    "role": "assistant",
-    "content": None,
-    "tool_calls": [
-        {"id": "1", "type": "function", "function": {"name": "probe_tool", "arguments": '{"probe_argument": "v1"}'}}
-    ],
-}
-_RESULT = {"role": "tool", "tool_call_id": "1", "content": "probe result"}
-
-
-def probe(template: ChatTemplate, tokenizer: ChatTokenizer) -> Probe:
-    """Try the template on small conversations; never raises for what the template does."""
-    reason = _why_not_append_only(template)
-    tools_reason = _why_not_tools(template)
-    end_of_turn = None
-    if reason is None:
-        ids = tokenizer.encode(template.suffix_after([_USER], [_USER]))
-        if ids and (ids[0] in tokenizer.stop_ids or _is_special(tokenizer, ids[0])):
-            end_of_turn = ids[0]
-    return Probe(
-        append_only=reason is None,
-        reason=reason,
-        tools=tools_reason is None,
-        tools_reason=tools_reason,
-        end_of_turn=end_of_turn,
-    )
-
-
-def _why_not_append_only(template: ChatTemplate) -> str | None:
-    try:
-        for reply in ("probe reply", "<think>\nprobe thought\n</think>\n\nprobe reply"):
-            first = template.render([_USER])
-            answered = [_USER, {"role": "assistant", "content": reply}, _USER]
-            second = template.render(answered)
-            if not second.startswith(first + reply):
-                what = "thinking in an earlier reply" if "<think>" in reply else "an earlier reply"
-                return f"the chat template rewrites {what} once the conversation goes on"
-            third = template.render([*answered, {"role": "assistant", "content": reply}, _USER])
-            if not third.startswith(second + reply):
-                return "the chat template rewrites earlier turns once the conversation goes on"
-        if not template.suffix_after([_USER], [_USER]):
-            return "the chat template writes nothing behind a reply"
-    except RequestError as error:
-        return str(error)
-    return None
-
-
-def _why_not_tools(template: ChatTemplate) -> str | None:
-    try:
-        first = template.render([_USER], [_TOOL])
-        if "probe_tool" not in first:
-            return "the chat template ignores tools"
-        second = template.render([_USER, _CALL, _RESULT], [_TOOL])
-        for wanted in ("v1", "probe result"):
-            if wanted not in second:
-                return "the chat template leaves out calls of tools or their results"
-        if not second.startswith(first):
-            return "the chat template rewrites earlier turns once a tool was called"
-        if "probe result" not in template.suffix_after([_USER], [_RESULT], [_TOOL]):
-            return "the chat template cannot place a tool's result behind a reply"
-    except RequestError as error:
-        return str(error)
-    return None
-
-
-def _is_special(tokenizer: ChatTokenizer, token: int) -> bool:
-    return tokenizer.decode([token]) == "" and tokenizer.token_text(token) != ""
-
-
 def _plain(message: Message) -> dict[str, Any]:
     """The message as templates expect it: text for content, an object for the arguments of a call."""
     plain = dict(message)
     plain["content"] = message.get("content") or ""
+    if isinstance(message.get("reasoning"), str) and not message.get("reasoning_content"):
+        plain["reasoning_content"] = message["reasoning"]  # two names are in use; templates know this one
     if message.get("tool_calls"):
         plain["tool_calls"] = [_plain_call(call) for call in message["tool_calls"]]
     else:

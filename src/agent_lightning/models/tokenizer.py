@@ -1,7 +1,8 @@
 """Text <-> token ids of one model, without torch or transformers.
 
 A `ChatTokenizer` wraps a `tokenizer.json`. Special tokens inside a text are parsed as such and none is added: the chat
-template writes them all. `decode` leaves special tokens out; `TextStream` gives the same text piece by piece.
+template writes them all. What others typed into a prompt is `disguise`d before it is rendered and the prompt read by
+`encode_rendered` (guard.py). `decode` leaves special tokens out; `TextStream` gives the same text piece by piece.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import json
 import os
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from agent_lightning.errors import ModelError
+from agent_lightning.models.guard import Guard
 from agent_lightning.records import token_ids
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time: threads would only get in the way
@@ -28,10 +31,11 @@ _INCOMPLETE = "\ufffd"
 class TextStream:
     """Detokenises a growing sequence. Bytes of an unfinished character are held back until it is whole."""
 
-    __slots__ = ("_ids", "_known", "_read", "_start", "_tokenizer")
+    __slots__ = ("_ids", "_known", "_read", "_shown", "_start", "_tokenizer")
 
-    def __init__(self, tokenizer: ChatTokenizer) -> None:
+    def __init__(self, tokenizer: ChatTokenizer, shown: Set[int]) -> None:
         self._tokenizer = tokenizer
+        self._shown = shown
         self._ids: list[int] = []
         self._start = 0  # decoding begins here: one chunk before the unread one, for tokenizers that look back
         self._read = 0  # ids whose text was given
@@ -40,17 +44,17 @@ class TextStream:
     def push(self, *tokens: int) -> str:
         """The text that became certain with these tokens; "" while a character is unfinished."""
         self._ids.extend(tokens)
-        text = self._tokenizer.decode(self._ids[self._start :])
+        text = self._tokenizer.decode(self._ids[self._start :], self._shown)
         if len(text) <= len(self._known) or text.endswith(_INCOMPLETE):
             return ""
         new = text[len(self._known) :]
         self._start, self._read = self._read, len(self._ids)
-        self._known = self._tokenizer.decode(self._ids[self._start : self._read])
+        self._known = self._tokenizer.decode(self._ids[self._start : self._read], self._shown)
         return new
 
     def close(self) -> str:
         """What was held back, unfinished bytes as U+FFFD."""
-        return self._tokenizer.decode(self._ids[self._start :])[len(self._known) :]
+        return self._tokenizer.decode(self._ids[self._start :], self._shown)[len(self._known) :]
 
 
 class ChatTokenizer:
@@ -74,6 +78,7 @@ class ChatTokenizer:
         self.special_tokens = dict(special_tokens or {})
         self.chat_template = chat_template
         self.context_length = context_length
+        self._guard = Guard(tokenizer, self.stop_ids)
         self._cache: OrderedDict[str, array[int]] = OrderedDict()
 
     @classmethod
@@ -123,9 +128,22 @@ class ChatTokenizer:
                 self._cache.popitem(last=False)
         return ids
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of the ids without special tokens; unfinished bytes become U+FFFD."""
-        return self._tokenizer.decode(ids if isinstance(ids, list) else list(ids), skip_special_tokens=True)
+    def disguise(self, value: Any) -> Any:
+        """What others typed, a tree of JSON, in the form in which it is rendered into a prompt."""
+        return self._guard.disguise(value)
+
+    def encode_rendered(self, text: str) -> array[int]:
+        """Ids of a rendered prompt. Without a disguised text in it they are those of `encode`. Raises RequestError."""
+        return token_ids(self._guard.encode(text)) if self._guard.concerns(text) else self.encode(text)
+
+    def decode(self, ids: Sequence[int], shown: Set[int] = frozenset()) -> str:
+        """Text of the ids without special tokens, but for those of `shown`, which stand by their names; unfinished
+        bytes become U+FFFD."""
+        listed = ids if isinstance(ids, list) else list(ids)
+        if not shown or shown.isdisjoint(listed):
+            return self._tokenizer.decode(listed, skip_special_tokens=True)
+        runs = groupby(listed, key=lambda token: token in shown)
+        return "".join(self._tokenizer.decode(list(run), skip_special_tokens=not named) for named, run in runs)
 
     def token_text(self, token: int) -> str:
         """One token as text, special tokens by their name."""
@@ -135,8 +153,9 @@ class ChatTokenizer:
         """The id of a token by its exact name in the vocabulary."""
         return self._tokenizer.token_to_id(text)
 
-    def stream(self) -> TextStream:
-        return TextStream(self)
+    def stream(self, shown: Set[int] = frozenset()) -> TextStream:
+        """The same as `decode`, piece by piece."""
+        return TextStream(self, shown)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

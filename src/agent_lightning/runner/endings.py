@@ -44,7 +44,7 @@ def _cut(text: str) -> str:
 def ending_of(error: BaseException, record: RolloutRecord) -> Ending | None:
     """The ending that an agent's exception means; None when the attempt was taken from us (410)."""
     for link in _chain(error):
-        status, code = getattr(link, "status_code", None), getattr(link, "code", None)
+        status, code = getattr(link, "status_code", None), _code(link)
         if status == 410:
             return None
         if code == "context_length_exceeded":
@@ -56,6 +56,13 @@ def ending_of(error: BaseException, record: RolloutRecord) -> Ending | None:
     if record.failures and any(_is_ours(link) for link in _chain(error)):
         return Ending(outcome=Outcome.INFRASTRUCTURE, detail=f"{type(error).__name__}: {error}")
     return Ending(outcome=Outcome.AGENT_ERROR, detail=brief(error))
+
+
+def _code(error: BaseException) -> Any:
+    """The server's code for what went wrong; OpenAI's clients know it as an attribute, Anthropic's have the body."""
+    body = getattr(error, "body", None)
+    told = body.get("error") if isinstance(body, dict) else None
+    return getattr(error, "code", None) or (told.get("code") if isinstance(told, dict) else None)
 
 
 def brief(error: BaseException, frames: int = 3) -> str:

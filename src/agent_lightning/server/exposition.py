@@ -22,7 +22,7 @@ class _Live(Collector):
         for name, value in figures(gateway.latencies, gateway.counts).items():
             yield GaugeMetricFamily(name.replace(".", "_"), METRICS[name].help, value=value)
         calls = CounterMetricFamily("gateway_calls", "logical calls by how they went", labels=["kind"])
-        for kind in ("completed", "replayed", "joined", "refused", "fenced", "timeouts", "broken"):
+        for kind in ("completed", "replayed", "joined", "refused", "fenced", "timeouts", "broken", "quarantined"):
             calls.add_metric([kind], getattr(gateway.counts, kind))
         yield calls
         lost = CounterMetricFamily("client_lost", METRICS["client.lost"].help, labels=["kind"])

@@ -25,12 +25,17 @@ class Heading:
         return f"chatcmpl-{self.call_id}"
 
 
-def message(content: str, tool_calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def message(content: str, tool_calls: Sequence[Mapping[str, Any]], reasoning: str) -> dict[str, Any]:
     """The assistant's message; content is null when there is nothing beside the calls."""
     made: dict[str, Any] = {"role": "assistant", "content": content if content or not tool_calls else None}
     if tool_calls:
         made["tool_calls"] = list(tool_calls)
-    return made
+    return made | _reasoning(reasoning)
+
+
+def _reasoning(text: str) -> dict[str, str]:
+    """Beside OpenAI's fields, under both names that other servers use."""
+    return {"reasoning_content": text, "reasoning": text} if text else {}
 
 
 def choice(
@@ -46,13 +51,19 @@ def choice(
     return {**made, "stop_reason": stop_text}
 
 
-def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int, thought_tokens: int) -> dict[str, Any]:
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": thought_tokens},
     }
+
+
+def thoughts_in(used: Mapping[str, Any]) -> int:
+    """Reasoning tokens of a neutral usage; answers that were stored by earlier versions do not name them."""
+    return used.get("completion_tokens_details", {}).get("reasoning_tokens", 0)
 
 
 def completion(heading: Heading, choices: Sequence[Mapping[str, Any]], used: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,6 +101,9 @@ class ChunkWriter:
     def text(self, index: int, content: str, ids: Sequence[int], logprobs: Sequence[Mapping[str, Any]] | None) -> bytes:
         return event(self._chunk(index, {"content": content} if content else {}, None, ids, logprobs))
 
+    def reasoning(self, index: int, text: str, ids: Sequence[int]) -> bytes:
+        return event(self._chunk(index, _reasoning(text), None, ids))
+
     def calls(self, index: int, tool_calls: Sequence[Mapping[str, Any]]) -> bytes:
         numbered = [{"index": position, **call} for position, call in enumerate(tool_calls)]
         return event(self._chunk(index, {"tool_calls": numbered}, None))
@@ -112,6 +126,8 @@ class ChunkWriter:
         """A finished choice (with token ids), less its finish reason."""
         index, spoken = made["index"], made["message"]
         yield self.opening(index, prompt_ids)
+        if spoken.get("reasoning_content"):
+            yield self.reasoning(index, spoken["reasoning_content"], ())
         yield self.text(index, spoken["content"] or "", made["token_ids"], (made["logprobs"] or {}).get("content"))
         if spoken.get("tool_calls"):
             yield self.calls(index, spoken["tool_calls"])

@@ -71,6 +71,9 @@ class TextWriter:
         self._shown[index] = self._shown.get(index, 0) + len(content)
         return written
 
+    def reasoning(self, index: int, text: str, ids: Sequence[int]) -> bytes:
+        raise AssertionError("a completion is not read for reasoning")
+
     def calls(self, index: int, tool_calls: Sequence[Mapping[str, Any]]) -> bytes:
         raise AssertionError("a completion has no tools")
 

@@ -26,6 +26,10 @@ class StreamWriter(Protocol):
         self, index: int, content: str, ids: Sequence[int], logprobs: Sequence[Mapping[str, Any]] | None
     ) -> bytes: ...
 
+    def reasoning(self, index: int, text: str, ids: Sequence[int]) -> bytes:
+        """Comes before the text of its choice."""
+        ...
+
     def calls(self, index: int, tool_calls: Sequence[Mapping[str, Any]]) -> bytes: ...
 
     def said(self, made: Mapping[str, Any], prompt_ids: Sequence[int]) -> Iterable[bytes]:

@@ -55,10 +55,10 @@ class MessagesDialect:
         return parse_messages(body)
 
     def body(self, answer: Mapping[str, Any], call_id: str, request: ChatRequest) -> Mapping[str, Any]:
-        return message_body(answer, call_id)
+        return message_body(answer, call_id, request)
 
     def writer(self, call_id: str, created: int, request: ChatRequest) -> EventWriter:
-        return EventWriter(call_id=call_id, model=request.model)
+        return EventWriter(call_id=call_id, request=request)
 
     def error(self, answer: ErrorAnswer) -> ErrorAnswer:
         return error_in_their_shape(answer)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_lightning.wire.chat import ChatRequest
+from agent_lightning.wire.chat_reply import thoughts_in
 from agent_lightning.wire.errors import ErrorAnswer
 from agent_lightning.wire.responses import PREFIX
 from agent_lightning.wire.sse import named_event
@@ -28,7 +29,7 @@ def response_body(answer: Mapping[str, Any], call_id: str, request: ChatRequest)
             "input_tokens": used["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": used["prompt_tokens_details"]["cached_tokens"], "cache_write_tokens": 0},
             "output_tokens": used["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": thoughts_in(used)},
             "total_tokens": used["total_tokens"],
         },
     }  # fmt: skip
@@ -64,11 +65,23 @@ def _heading(call_id: str, created: int, request: ChatRequest) -> dict[str, Any]
 def _output(made: Mapping[str, Any], call_id: str) -> list[dict[str, Any]]:
     message, done = made["message"], "incomplete" if made["finish_reason"] == "length" else "completed"
     items = []
-    if message.get("content"):
+    if message.get("reasoning_content"):
+        whole = message.get("content") or message.get("tool_calls")
+        items.append(_reasoning(call_id, "completed" if whole else done, [_thought_part(message["reasoning_content"])]))
+    if message.get("content") is not None:
         logprobs = (made.get("logprobs") or {}).get("content")
         items.append(_message(call_id, done, [_text_part(message["content"], logprobs)]))
     calls = enumerate(message.get("tool_calls") or ())
     return [*items, *(_call(call_id, position, call, "completed") for position, call in calls)]
+
+
+def _reasoning(call_id: str, status: str, content: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    item = {"type": "reasoning", "id": f"rs_{call_id}", "summary": [], "content": list(content)}
+    return {**item, "encrypted_content": None, "status": status}
+
+
+def _thought_part(text: str) -> dict[str, Any]:
+    return {"type": "reasoning_text", "text": text}
 
 
 def _message(call_id: str, status: str, content: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -100,7 +113,9 @@ class NumberedWriter:
     request: ChatRequest
     _number: int = field(default=0)
     _items: int = field(default=0)  # begun so far
+    _thought: str | None = field(default=None)  # of the reasoning that is open
     _text: str | None = field(default=None)  # of the message that is open
+    _said: bool = field(default=False)  # a message was begun
     _logprobs: list[Mapping[str, Any]] = field(default_factory=list)
 
     def opening(self, index: int, prompt_ids: Sequence[int]) -> bytes:
@@ -112,7 +127,7 @@ class NumberedWriter:
         """Ids of tokens that show no text where no message is open are in the whole answer alone."""
         if not content and self._text is None:
             return b""
-        begun = self._begin_message() if self._text is None else b""
+        begun = self._end_reasoning("completed") + self._begin_message() if self._text is None else b""
         self._text = (self._text or "") + content
         self._logprobs += logprobs or ()
         return begun + self._event(
@@ -120,8 +135,15 @@ class NumberedWriter:
             token_ids=list(ids),
         )  # fmt: skip
 
+    def reasoning(self, index: int, text: str, ids: Sequence[int]) -> bytes:
+        begun = self._begin_reasoning() if self._thought is None else b""
+        self._thought = (self._thought or "") + text
+        return begun + self._event(
+            "response.reasoning_text.delta", **self._place("rs"), delta=text, token_ids=list(ids)
+        )
+
     def calls(self, index: int, tool_calls: Sequence[Mapping[str, Any]]) -> bytes:
-        written = self._end_message("completed")
+        written = self._end_reasoning("completed") + self._end_message("completed")
         for position, call in enumerate(tool_calls):
             item = _call(self.call_id, position, call, "completed")
             place = {"output_index": self._items, "item_id": item["id"]}
@@ -137,6 +159,8 @@ class NumberedWriter:
 
     def said(self, made: Mapping[str, Any], prompt_ids: Sequence[int]) -> Iterator[bytes]:
         yield self.opening(0, prompt_ids)
+        if made["message"].get("reasoning_content"):
+            yield self.reasoning(0, made["message"]["reasoning_content"], ())
         logprobs = (made["logprobs"] or {}).get("content")
         yield self.text(0, made["message"]["content"] or "", made["token_ids"], logprobs)
         if made["message"].get("tool_calls"):
@@ -144,6 +168,10 @@ class NumberedWriter:
 
     def ending(self, answer: Mapping[str, Any]) -> Iterator[bytes]:
         body = response_body(answer, self.call_id, self.request)
+        yield self._end_reasoning(body["status"])
+        if not self._said and any(item["type"] == "message" for item in body["output"]):  # of no text
+            self._text = ""
+            yield self._begin_message()
         yield self._end_message(body["status"])
         yield self._event(f"response.{body['status']}", response=body)
 
@@ -151,7 +179,23 @@ class NumberedWriter:
         yield from self.said(answer["choices"][0], answer["prompt_token_ids"])
         yield from self.ending(answer)
 
+    def _begin_reasoning(self) -> bytes:
+        added = self._item("added", _reasoning(self.call_id, "in_progress", []))
+        return added + self._event("response.content_part.added", **self._place("rs"), part=_thought_part(""))
+
+    def _end_reasoning(self, status: str) -> bytes:
+        if self._thought is None:
+            return b""
+        part, place = _thought_part(self._thought), self._place("rs")
+        written = self._event("response.reasoning_text.done", **place, text=self._thought)
+        written += self._event("response.content_part.done", **place, part=part)
+        written += self._item("done", _reasoning(self.call_id, status, [part]))
+        self._thought = None
+        self._items += 1
+        return written
+
     def _begin_message(self) -> bytes:
+        self._said = True
         added = self._item("added", _message(self.call_id, "in_progress", []))
         return added + self._event("response.content_part.added", **self._place(), part=_text_part("", None))
 
@@ -166,8 +210,8 @@ class NumberedWriter:
         self._items += 1
         return written
 
-    def _place(self) -> dict[str, Any]:
-        return {"output_index": self._items, "content_index": 0, "item_id": f"msg_{self.call_id}"}
+    def _place(self, kind: str = "msg") -> dict[str, Any]:
+        return {"output_index": self._items, "content_index": 0, "item_id": f"{kind}_{self.call_id}"}
 
     def _item(self, what: str, item: Mapping[str, Any]) -> bytes:
         return self._event(f"response.output_item.{what}", output_index=self._items, item=item)

@@ -1,76 +1,112 @@
-"""Tool calls in a reply's text, as models of the Hermes and ChatML family write them.
+"""Tool calls in a reply's text: the contract of a family's parser, and what is the same for all of them.
 
-<tool_call>
-{"name": "search", "arguments": {"query": "x"}}
-</tool_call>
+Families differ in how a model was taught to write calls; tool_families.py has them. A parser says which marks may begin
+a call and takes a whole text apart; ids in OpenAI's form and the filter of a stream are made here.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
-_BLOCK = re.compile(rf"{OPEN}(.*?)(?:{CLOSE}|\Z)", re.DOTALL)
+OPEN, CLOSE = "<tool_call>", "</tool_call>"  # of the most common family, hermes
 
 
-def split_tool_calls(text: str, call_id: str) -> tuple[str, list[dict[str, Any]]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenCall:
+    """A call as the policy wrote it."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    id: str | None = None  # where the family writes one that can be told apart
+
+
+class ToolParser(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def marks(self) -> Sequence[str]:
+        """Texts that begin calls wherever they stand in a reply."""
+        ...
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """All texts around calls that may be special tokens of the vocabulary."""
+        ...
+
+    @property
+    def first(self) -> str | None:
+        """A character that begins calls where it begins the reply."""
+        ...
+
+    def parse(self, text: str) -> tuple[str, list[WrittenCall]] | None:
+        """The text less its calls, and the calls; None when it holds none, or one that is not whole and valid."""
+        ...
+
+    def id_of(self, digest: str) -> str:
+        """An id in the family's form out of 64 hexadecimal digits."""
+        ...
+
+
+def split_tool_calls(text: str, call_id: str, parser: ToolParser) -> tuple[str, list[dict[str, Any]]]:
     """The reply's text without its calls, and the calls in OpenAI's form.
 
-    A block that is not JSON with a name leaves the whole reply as text: the agent sees what the policy wrote.
-    Ids are made of the call id and the position, so that a replay gives the same ones.
+    A malformed call leaves the whole reply as text: the agent sees what the policy wrote. An id that the policy wrote is
+    kept, since results will name it; the others are made of the call id and the position: a replay gives the same ones.
     """
-    if OPEN not in text:
+    found = parser.parse(text)
+    if found is None:
         return text, []
-    calls = []
-    for position, block in enumerate(_BLOCK.findall(text)):
-        call = _parse(block)
-        if call is None:
-            return text, []
-        name, arguments = call
-        digest = hashlib.sha256(f"{call_id}/{position}".encode()).hexdigest()[:24]
-        function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
-        calls.append({"id": f"call_{digest}", "type": "function", "function": function})
-    return _BLOCK.sub("", text).rstrip(), calls
-
-
-def _parse(block: str) -> tuple[str, Mapping[str, Any]] | None:
-    try:
-        value = json.loads(block)
-    except ValueError:
-        return None
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        return None
-    arguments = value.get("arguments", {})
-    return (value["name"], arguments) if isinstance(arguments, dict) else None
+    rest, written = found
+    calls, taken = [], set()
+    for position, call in enumerate(written):
+        digest = hashlib.sha256(f"{call_id}/{position}".encode()).hexdigest()
+        name = call.id if call.id is not None and call.id not in taken else parser.id_of(digest)
+        taken.add(name)
+        function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
+        calls.append({"id": name, "type": "function", "function": function})
+    return rest.rstrip(), calls
 
 
 class ToolCallFilter:
     """Lets the text of a growing reply through up to its first tool call; what may begin one is held back."""
 
-    __slots__ = ("_held", "sent")
+    __slots__ = ("_held", "_opened", "_parser", "_sent")
 
-    def __init__(self) -> None:
+    def __init__(self, parser: ToolParser) -> None:
+        self._parser = parser
         self._held = ""
-        self.sent = ""  # text let through so far
+        self._opened = False  # what is held begins with a mark
+        self._sent = False  # some text was let through
 
     def push(self, text: str) -> str:
         self._held += text
-        if self._held.startswith(OPEN):
+        if self._opened:
             return ""
-        at = self._held.find(OPEN)
-        if at < 0:
-            at = len(self._held) - _begun(self._held)
+        at = self._opening()
         # the white space before a call belongs to neither
-        at = len(self._held[:at].rstrip()) if at < len(self._held) else len(self._held.rstrip())
+        at = len(self._held[:at].rstrip())
         out, self._held = self._held[:at], self._held[at:]
-        self.sent += out
+        self._sent = self._sent or bool(out)
         return out
 
+    def _opening(self) -> int:
+        """Where in the held text a call begins or may begin."""
+        first = self._parser.first
+        if first is not None and not self._sent and self._held.lstrip().startswith(first):
+            self._opened = True
+            return 0
+        places = [at for mark in self._parser.marks if (at := self._held.find(mark)) >= 0]
+        if places:
+            self._opened = True
+            return min(places)
+        return len(self._held) - max((overlap(self._held, mark) for mark in self._parser.marks), default=0)
 
-def _begun(text: str) -> int:
-    """Length of the longest end of `text` that begins the opening tag."""
-    return next((size for size in range(min(len(OPEN) - 1, len(text)), 0, -1) if text.endswith(OPEN[:size])), 0)
+
+def overlap(text: str, mark: str) -> int:
+    """Length of the longest end of `text` that begins `mark` and is not the whole of it."""
+    return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from agent_lightning.gateway.stitch import message_key
 from agent_lightning.models.chat_template import CHATML, ChatTemplate
 from agent_lightning.records import CallStatus, token_ids
 from agent_lightning.store.sqlite import SqliteStore
+from chat_families import FAMILIES
 from gateway_rig import NOW, GatedEngine, chatml_tokenizer, rig
 
 USER = {"role": "user", "content": "hello"}
@@ -110,6 +112,22 @@ async def test_a_template_that_rewrites_history_makes_each_call_its_own_branch_a
     with pytest.raises(SettingError, match="thinking"):
         Gateway(store, engine, tokenizer, template, GatewayConfig(history="stitched"), **parts)
     await store.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "history", "said"),
+    [
+        ("qwen", "auto", "checked", "continued by ids within a loop of tools"),
+        ("qwen", "rendered", "rendered", "each call is a branch of its own"),
+        ("llama3", "auto", "stitched", None),
+        ("mistral", "auto", "stitched", None),
+        ("smollm2", "stitched", "stitched", None),
+    ],
+)
+async def test_how_far_conversations_go_on_by_ids_is_said(name: str, asked: Any, history: str, said: str | None):
+    async with rig(lambda request: "x", tokenizer=FAMILIES[name].tokenizer(), history=asked) as here:
+        templates = here.gateway.templates
+        assert (templates.history, (templates.reason or "None").find(said or "None") >= 0) == (history, True)
 
 
 async def test_text_that_does_not_match_its_ids_is_answered_but_not_trained(monkeypatch: pytest.MonkeyPatch):

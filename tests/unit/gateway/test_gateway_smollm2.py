@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from agent_lightning.gateway.gateway import Asked, Gateway, GatewayConfig
-from agent_lightning.models.chat_template import load_template, probe
+from agent_lightning.models.chat_template import load_template
+from agent_lightning.models.probe import probe
 from agent_lightning.models.source import resolve
 from agent_lightning.models.tokenizer import ChatTokenizer
 from agent_lightning.records import Rollout, Task

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_lightning.errors import ModelError, RequestError
-from agent_lightning.models.chat_template import CHATML, SENTINEL, ChatTemplate, load_template, probe
+from agent_lightning.models.chat_template import CHATML, SENTINEL, ChatTemplate, load_template
+from agent_lightning.models.probe import probe
 from agent_lightning.models.source import resolve
 from agent_lightning.models.tokenizer import ChatTokenizer
 from gateway_rig import NOW, chatml_tokenizer

@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 
 from agent_lightning.client.config import ClientConfig
@@ -43,14 +45,16 @@ class Rig:
 
 
 @asynccontextmanager
-async def served(keys: Keys = Keys(), client: dict[str, Any] | None = None) -> AsyncIterator[Rig]:
+async def served(
+    keys: Keys = Keys(), client: dict[str, Any] | None = None, config: GatewayConfig = GatewayConfig()
+) -> AsyncIterator[Rig]:
     store, tokenizer = await SqliteStore.open(), chatml_tokenizer()
     gateway = Gateway(
         store,
         GatedEngine(tokenizer, lambda request: "hello"),
         tokenizer,
         ChatTemplate(CHATML, tokenizer.special_tokens, NOW),
-        GatewayConfig(),
+        config,
         clock=lambda: 0.0,
         new_id=lambda: "call",
     )
@@ -115,6 +119,30 @@ async def test_a_very_long_error_is_cut_and_ends_the_rollout():
     assert (rollout.status, rollout.outcome) == (RolloutStatus.FINISHED, Outcome.AGENT_ERROR)
     assert rollout.detail is not None and len(rollout.detail) <= 4000
     assert rollout.detail.startswith("ValueError: xxx")
+
+
+def asks_openai(question: str) -> str:
+    long: Any = [{"role": "user", "content": question * 200}]
+    openai.OpenAI(api_key="theirs", max_retries=0).chat.completions.create(model="m", messages=long)
+    return question
+
+
+def asks_anthropic(question: str) -> str:
+    long: Any = [{"role": "user", "content": question * 200}]
+    theirs = anthropic.Anthropic(api_key="theirs", max_retries=0)
+    try:
+        theirs.messages.create(model="m", max_tokens=9, messages=long)
+    except anthropic.APIError as error:
+        raise RuntimeError("the node failed") from error
+    return question
+
+
+@pytest.mark.parametrize("agent", [asks_openai, asks_anthropic])
+async def test_a_prompt_that_does_not_fit_is_the_rollouts_outcome(agent: Callable[[str], str]):
+    async with served(config=GatewayConfig(max_prompt_tokens=64)) as rig:
+        rollout = await ended(rig, agent, lambda *_: 1.0)
+    assert (rollout.status, rollout.outcome) == (RolloutStatus.FINISHED, Outcome.OVER_LONG_PROMPT)
+    assert "> 64 maximum" in (rollout.detail or "")
 
 
 async def test_an_ending_that_the_server_refuses_is_sent_again_in_short():

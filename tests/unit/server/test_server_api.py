@@ -202,6 +202,7 @@ async def test_what_clients_lost_is_counted_once_a_process_and_shown(rig: Rig):
     await tell("one", span=4, reward=1)
     assert rig.state.lost.by_kind() == {"span": 6, "reward": 1}
     shown = (await rig.http.get("/metrics")).text
+    assert 'gateway_calls_total{kind="quarantined"} 0.0' in shown
     assert 'client_lost_total{kind="span"} 6.0' in shown and 'client_lost_total{kind="reward"} 1.0' in shown
 
 

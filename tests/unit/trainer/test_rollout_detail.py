@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from agent_lightning.errors import NotFound
 from agent_lightning.store.sqlite import SqliteStore
 from agent_lightning.store.view import StoreView
 from agent_lightning.trainer.config import TrainConfig
-from agent_lightning.trainer.detail import RolloutDetail, detail, drop_reason
+from agent_lightning.trainer.detail import RolloutDetail, detail, drop_reason, why_untrained
 from agent_lightning.trainer.folder import RunFolder
 from agent_lightning.trainer.replay import decode
 from agent_lightning.trainer.wording import Wording
@@ -49,6 +50,14 @@ def test_a_dropped_rollout_says_why_at_every_step(tmp_path: Path) -> None:
     found = seen(hand_made(tmp_path), "made.step-000000.digit-9.0")
     assert drop_reason(found) == "agent_error"
     assert {step.why for step in found.steps} == {"the rollout was dropped: agent_error"}
+
+
+def test_a_quarantined_call_is_shown_with_its_reason(tmp_path: Path) -> None:
+    folder = hand_made(tmp_path)
+    found = seen(folder, "made.step-000000.digit-8.0")
+    call = replace(found.steps[0].call, trainable=False, error="the text that was sent differs")
+    why = why_untrained(call, found.credited, TrainConfig.of(folder.settings()))
+    assert why == "its tokens failed a check: the text that was sent differs"
 
 
 def test_a_measuring_rollout_has_no_advantage(tmp_path: Path) -> None:

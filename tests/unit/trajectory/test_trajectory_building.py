@@ -55,6 +55,16 @@ def test_a_step_shared_by_two_branches_is_trained_once():
     assert made[1].trained.tolist() == [0] * 7 + [1]
 
 
+def test_a_quarantined_call_is_context_of_what_followed_and_never_trained():
+    first = call("a", order=0, suffix=[1, 2, 3], sampled=[10, 11])
+    second = call("b", order=1, parent=first, suffix=[4], sampled=[12], trainable=False, error="the text differs")
+    third = call("c", order=2, parent=second, suffix=[5], sampled=[13])
+    made = samples(build(rollout("x"), [first, second, third], [reward()], policy="default"), [1.0, 1.0])
+    assert [sample.call_ids for sample in made] == [("a",), ("c",)]
+    assert made[1].tokens.tolist() == [1, 2, 3, 10, 11, 4, 12, 5, 13]
+    assert made[1].trained.tolist() == [0] * 8 + [1]
+
+
 def test_a_branch_that_is_too_long_is_cut_into_one_sample_a_call():
     made = samples(build(rollout("x"), chain(), [reward()], policy="default"), [1.0, 1.0], max_tokens=6)
     assert [sample.tokens.tolist() for sample in made] == [[1, 2, 3, 10, 11], [1, 2, 3, 10, 11, 4, 12]]

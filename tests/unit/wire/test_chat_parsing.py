@@ -23,6 +23,7 @@ from agent_lightning.wire.chat import body_hash, flat_text, parse_chat, readable
 from agent_lightning.wire.errors import error_answer
 from agent_lightning.wire.sse import dumps, event
 from agent_lightning.wire.tool_calls import ToolCallFilter, split_tool_calls
+from agent_lightning.wire.tool_families import HERMES
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 ADD = {"type": "function", "function": {"name": "add"}}
@@ -103,12 +104,12 @@ def test_content_is_flattened_and_unreadable_parts_are_named():
 
 
 def test_tool_calls_are_split_from_the_text_and_keep_their_ids():
-    text, calls = split_tool_calls(f"First.\n{CALL}\n{CALL}", "c1")
+    text, calls = split_tool_calls(f"First.\n{CALL}\n{CALL}", "c1", HERMES)
     assert text == "First."
     assert [call["function"] for call in calls] == [{"name": "add", "arguments": '{"a": 1}'}] * 2
     assert calls[0]["id"] != calls[1]["id"]
-    assert split_tool_calls(f"First.\n{CALL}\n{CALL}", "c1")[1] == calls
-    assert split_tool_calls(CALL, "c2")[1][0]["id"] != calls[0]["id"]
+    assert split_tool_calls(f"First.\n{CALL}\n{CALL}", "c1", HERMES)[1] == calls
+    assert split_tool_calls(CALL, "c2", HERMES)[1][0]["id"] != calls[0]["id"]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_tool_calls_are_split_from_the_text_and_keep_their_ids():
     ],
 )
 def test_text_that_holds_no_whole_call_stays_as_it_is(text):
-    assert split_tool_calls(text, "c1") == (text, [])
+    assert split_tool_calls(text, "c1", HERMES) == (text, [])
 
 
 @given(
@@ -132,12 +133,12 @@ def test_text_that_holds_no_whole_call_stays_as_it_is(text):
     st.lists(st.integers(1, 9), min_size=1, max_size=20),
 )
 def test_a_stream_shows_a_beginning_of_the_final_text_and_never_a_call(parts, cuts):
-    text, filter_, at, shown = "".join(parts), ToolCallFilter(), 0, ""
+    text, filter_, at, shown = "".join(parts), ToolCallFilter(HERMES), 0, ""
     while at < len(text):
         for cut in cuts:
             shown += filter_.push(text[at : at + cut])
             at += cut
-    final, _ = split_tool_calls(text, "c1")
+    final, _ = split_tool_calls(text, "c1", HERMES)
     assert final.startswith(shown)
     assert "<tool_call>" not in shown
     if "<" not in text:
