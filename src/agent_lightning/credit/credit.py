@@ -134,7 +134,7 @@ def _spread(
 ) -> Credited:
     steps = trajectory.steps
     step_weights = strategy(weights.steps_before_last([step.index for step in steps]))
-    ms = weights.multipliers(step_weights, [len(step.action) for step in steps]) if steps else []
+    ms = weights.multipliers(step_weights, [step.trained_tokens for step in steps]) if steps else []
     total = sum(step_weights)
     return Credited(
         trajectory=trajectory,
@@ -165,7 +165,7 @@ def _figures(credited: Sequence[Credited], config: CreditConfig, flat: float) ->
         if item.reward is not None:
             spread_by_task.setdefault(item.trajectory.rollout.group_id, []).append((item.reward, item.multipliers))
     scored = [item for item in credited if item.advantage is not None and item.trajectory.steps]
-    lengths = [float(sum(len(step.action) for step in item.trajectory.steps)) for item in scored]
+    lengths = [float(sum(step.trained_tokens for step in item.trajectory.steps)) for item in scored]
     related = figures.correlation([item.advantage or 0.0 for item in scored], lengths)
     usable = sum(item.dropped is None for item in credited)
     found = {

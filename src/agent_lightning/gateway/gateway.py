@@ -16,6 +16,7 @@ from typing import Any
 
 from agent_lightning.errors import AccessDenied, Conflict, Fenced, NotFound, PromptTooLong, RequestError
 from agent_lightning.gateway.attempts import Attempt, Attempts, conversation
+from agent_lightning.gateway.grammar import grammar_of
 from agent_lightning.gateway.hold import Hold
 from agent_lightning.gateway.latency import Counts, Latencies
 from agent_lightning.gateway.life import Life, Parts
@@ -34,6 +35,7 @@ from agent_lightning.wire import protocol
 from agent_lightning.wire.chat import ChatRequest, body_hash
 from agent_lightning.wire.dialect import Dialect
 from agent_lightning.wire.dialects import BY_NAME, CHAT
+from agent_lightning.wire.parts import unreadable
 from agent_lightning.wire.protocol import ROLLOUT, VERSION
 
 _LONGEST_CALL_ID = 64
@@ -115,6 +117,9 @@ class Gateway:
         if upstream is not None:
             return await self._relayed(access, upstream, asked)
         body, request = await self._read(access, asked)
+        grammar = None
+        if request.form.binds(request.tools):  # a large schema takes a while to check
+            grammar = await asyncio.to_thread(self._grammar, request)
         call_id = self._call_id(asked)
         running = await self._running_call((access.attempt_id, call_id), body_hash(body))
         if running.work is None:
@@ -128,6 +133,7 @@ class Gateway:
                 component=asked.component,
                 parent_span=asked.parent_span,
                 deadline_seconds=asked.deadline_seconds,
+                grammar=grammar,
             )
             self._set_going(running, access, self._work(life, arrived))
         assert running.work is not None
@@ -296,9 +302,15 @@ class Gateway:
             await life.abandon(error)
             raise
 
+    def _grammar(self, request: ChatRequest) -> str | None:
+        family, thinks = self.templates.parser(request).name, self.templates.thinks
+        return grammar_of(request, self._tokenizer, family=family, thinks=thinks)
+
     def _prompt(self, attempt: Attempt, request: ChatRequest) -> Prompt:
         if request.prompt is not None:
             return self._given_prompt(attempt, request.prompt)
+        if request.opaque is not None:  # no policy here reads anything but text
+            raise unreadable(request.opaque)
         template = self.templates.of(request.messages, request.tools)
         turn = None
         if self.templates.history != "rendered":

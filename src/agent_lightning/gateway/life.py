@@ -68,6 +68,7 @@ class Life:
     component: str
     parent_span: str | None
     deadline_seconds: float | None
+    grammar: str | None = None  # that binds the replies
     prompt: Prompt = field(default_factory=lambda: Prompt(ids=token_ids(), parent_call_id=None, offset=0))
     reading: Reading = field(default_factory=Reading)
     calls: list[Call] = field(default_factory=list)  # one a choice, as admitted
@@ -150,6 +151,7 @@ class Life:
             self.parts.config,
             prompt_tokens=len(self.prompt.ids),
             stop_ids=self.parts.stop_ids,
+            grammar=self.grammar,
         )
 
     # --- generation ---------------------------------------------------------------------------------------------
@@ -213,6 +215,7 @@ class Life:
             call,
             sampled_ids=spoken.ids,
             logprobs=spoken.logprobs,
+            legal_mass=spoken.legal_mass,
             version_from=spoken.version_from,
             version_to=spoken.version_to,
             status=CallStatus.COMPLETED,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agent_lightning.errors import SettingError
+from agent_lightning.gateway.grammar import bound_to
 from agent_lightning.inference.engine import Sampling
 from agent_lightning.records import Mode, Rollout
 from agent_lightning.wire.chat import ChatRequest
@@ -55,16 +56,24 @@ class GatewayConfig:
 
 
 def sampling_for(
-    mode: Mode, request: ChatRequest, config: GatewayConfig, *, prompt_tokens: int, stop_ids: tuple[int, ...]
+    mode: Mode,
+    request: ChatRequest,
+    config: GatewayConfig,
+    *,
+    prompt_tokens: int,
+    stop_ids: tuple[int, ...],
+    grammar: str | None = None,
 ) -> Sampling:
     """What is done, whatever was asked for. Train: the run's temperature and the full distribution, so that siblings
-    differ and their log-probabilities are those that the learner computes. Val, test: greedy. Live: the client's."""
+    differ and their log-probabilities are those that the learner computes. Val, test: greedy. Live: the client's.
+    The form of the reply is the client's in all of them."""
     room = config.context_length - prompt_tokens
     limit = min(request.max_tokens or config.max_new_tokens, config.max_new_tokens, room)
     always: dict[str, Any] = {
         "max_new_tokens": max(limit, 1),
         "stop_ids": stop_ids,
         "top_logprobs": request.top_logprobs,
+        "grammar": grammar,
     }
     if mode == "train":
         return Sampling(temperature=config.train_temperature, **always)
@@ -82,8 +91,10 @@ def sampling_for(
 
 
 def used(sampling: Sampling, request: ChatRequest) -> Mapping[str, Any]:
-    """The record of what was done."""
+    """The record of what was done; `bound_to` is there where a grammar left some replies out."""
+    bound = {} if sampling.grammar is None else {"bound_to": bound_to(request)}
     return {
+        **bound,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,

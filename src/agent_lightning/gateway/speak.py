@@ -29,6 +29,7 @@ class Spoken:
 
     ids: array[int] = field(default_factory=token_ids)
     logprobs: array[float] = field(default_factory=nats)
+    legal_mass: array[float] = field(default_factory=nats)
     top: list[Tops] = field(default_factory=list)  # a token each, if asked for
     text: str = ""  # what was written up to a stop text, reasoning and tool calls included
     thought_tokens: int = 0  # first tokens that are reasoning, its tags included
@@ -172,6 +173,7 @@ def _take(spoken: Spoken, piece: Piece, voice: Voice | None, watch: Watch | None
         spoken.thought_tokens = voice.thought_tokens
     spoken.ids.extend(piece.ids[:kept])
     spoken.logprobs.extend(piece.logprobs[:kept])
+    spoken.legal_mass.extend(piece.legal_mass[:kept])
     spoken.top.extend(piece.top[:kept])
     stopped = voice is not None and voice.stop_text is not None
     spoken.finish_reason = "stop" if stopped else piece.finish_reason

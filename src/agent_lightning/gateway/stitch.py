@@ -19,8 +19,10 @@ from agent_lightning.models.chat_template import ChatTemplate
 from agent_lightning.models.tokenizer import ChatTokenizer
 from agent_lightning.records import token_ids
 from agent_lightning.wire.chat import readable
+from agent_lightning.wire.parts import part_text
 
 Message = Mapping[str, Any]
+_MARKS = ("cache_control", "prompt_cache_breakpoint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,19 +164,20 @@ def _digests(messages: Sequence[Message], tools: Sequence[Message]) -> Iterator[
         yield chain.copy().digest()
 
 
-def _text(content: Any) -> tuple[str, list[str]]:
-    """Text of a content, and whatever else it holds as it is."""
+def _text(content: Any) -> tuple[str, list[Any]]:
+    """Text of a content, and where it holds anything else all of its parts in their order."""
     if content is None or isinstance(content, str):
         return content or "", []
-    texts, opaque = [], []
-    for part in content if isinstance(content, list) else [content]:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, dict) and isinstance(part.get("text"), str):
-            texts.append(part["text"])
-        else:
-            opaque.append(_canonical(part))
-    return "".join(texts), opaque
+    parts = content if isinstance(content, list) else [content]
+    texts = [part_text(part) for part in parts]
+    opaque = None in texts
+    told = [_canonical(_unmarked(part)) if text is None else [text] for part, text in zip(parts, texts, strict=True)]
+    return "".join(text for text in texts if text is not None), told if opaque else []
+
+
+def _unmarked(part: Any) -> Any:
+    """A part without the marks of a provider's cache, which wander from turn to turn."""
+    return {key: value for key, value in part.items() if key not in _MARKS} if isinstance(part, dict) else part
 
 
 def _canonical(value: Any) -> str:

@@ -31,6 +31,7 @@ class Sampling:
     max_new_tokens: int = 512
     stop_ids: tuple[int, ...] = ()  # a sampled one of these ends the sequence and is kept as its last token
     top_logprobs: int = 0  # alternatives reported a token
+    grammar: str | None = None  # what the text may be, in llguidance's JSON form; a stop id is legal where it may end
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
@@ -63,6 +64,9 @@ class Piece:
     version: int = 0  # of the weights that sampled these tokens
     finish_reason: FinishReason | None = None  # "stop": a stop id, "length": max_new_tokens or context, "aborted"
     top: tuple[tuple[tuple[int, float], ...], ...] = ()  # per token: (id, nats) of the best alternatives
+    # Under a grammar one a token, else empty: the share of softmax(logits / temperature) that was legal; 0.0 where a
+    # single token was, so that nothing was chosen. What it is for: trajectory/branches.py.
+    legal_mass: array[float] = field(default_factory=lambda: array("f"))
     prompt_tokens_cached: int = 0  # prompt tokens whose KV was reused; in the first piece
 
 
@@ -83,7 +87,8 @@ class Engine(Protocol):
     def generate(self, request: GenerateRequest) -> AsyncIterator[Piece]:
         """Continue `prompt_ids`; yields as tokens come. Closing the iterator early aborts the sequence.
 
-        Raises EngineError (EngineBusy when a retry can help) and RequestError for what cannot be honoured.
+        Raises EngineError (EngineBusy when a retry can help) and RequestError for what cannot be honoured, a grammar
+        that the vocabulary cannot begin to spell among it.
         """
         ...
 

@@ -28,6 +28,7 @@ class Draw:
     sampling: Sampling
     noise_key: str
     sampled: array[int]  # what the call has sampled so far: its length is the token index, penalties count it
+    legal: Tensor | None = None  # (V,) bool, at least one true: the tokens that a grammar allows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class Drawn:
     token: int
     logprob: float  # nats of log_softmax(logits / temperature), before any filter, penalty or bias
     top: tuple[tuple[int, float], ...] = ()  # (id, nats) of the best alternatives, best first
+    legal_mass: float = 1.0  # probability of the legal tokens, before any filter; 0.0 where there is only one
 
 
 def uniform(noise_key: str, index: int) -> float:
@@ -59,19 +61,29 @@ def draw(logits_RV: Tensor, rows: Sequence[Draw]) -> list[Drawn]:
             "the model's logits are not finite: its weights or the published adapter hold NaN or infinity"
         )
     log_total_R = total_R.log()
+    masses = _legal_masses(weights_RV, total_R, rows)
     tokens_R = _choose(logits_RV, weights_RV, rows)
     chosen_R = logits_RV.gather(1, tokens_R.unsqueeze(1)).squeeze(1) - log_total_R
     tops = _alternatives(logits_RV, log_total_R, rows)
     return [
-        Drawn(token=token, logprob=logprob, top=top)
-        for token, logprob, top in zip(tokens_R.tolist(), chosen_R.tolist(), tops, strict=True)
+        Drawn(token=token, logprob=logprob, top=top, legal_mass=mass)
+        for token, logprob, top, mass in zip(tokens_R.tolist(), chosen_R.tolist(), tops, masses, strict=True)
     ]
+
+
+def _legal_masses(weights_RV: Tensor, total_R: Tensor, rows: Sequence[Draw]) -> list[float]:
+    masses = [1.0] * len(rows)
+    for i, row in enumerate(rows):
+        if row.legal is not None:
+            chosen = int(row.legal.sum()) > 1
+            masses[i] = min(float(weights_RV[i][row.legal].sum() / total_R[i]), 1.0) if chosen else 0.0
+    return masses
 
 
 def _choose(shifted_RV: Tensor, weights_RV: Tensor, rows: Sequence[Draw]) -> Tensor:
     """One token id a row."""
     for i, row in enumerate(rows):
-        if _is_shaped(row.sampling):
+        if row.legal is not None or _is_shaped(row.sampling):
             weights_RV[i] = _shape(shifted_RV[i], row)
     greedy = [i for i, row in enumerate(rows) if row.sampling.temperature == 0.0]
     if len(greedy) == len(rows):
@@ -112,11 +124,13 @@ def _is_shaped(sampling: Sampling) -> bool:
 
 
 def _shape(shifted_V: Tensor, row: Draw) -> Tensor:
-    """Un-normalised weights after penalties, bias, top_k and top_p, in this order."""
+    """Weights after the grammar, penalties, bias, top_k and top_p, in this order."""
     sampling = row.sampling
-    logits_V = shifted_V.clone()
+    # A grammar may leave tokens alone whose weights, next to those of the others, are all 0.
+    logits_V = shifted_V.clone() if row.legal is None else shifted_V.masked_fill(~row.legal, -torch.inf)
     scale = 1.0 / (sampling.temperature or 1.0)
-    for token, count in Counter(row.sampled).items():
+    penalised = row.sampled if sampling.presence_penalty or sampling.frequency_penalty else ()
+    for token, count in Counter(penalised).items():
         logits_V[token] -= scale * (sampling.presence_penalty + sampling.frequency_penalty * count)
     for token, bias in sampling.logit_bias.items():
         logits_V[token] += scale * bias

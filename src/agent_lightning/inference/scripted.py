@@ -20,7 +20,8 @@ class ScriptedEngine:
     """Answers one token a piece.
 
     `script` is a callable (prompt ids, request) -> ids, or a list of answers that requests get in order of arrival.
-    An answer that ends without a stop id ends with "stop" all the same: the script is the model.
+    An answer that ends without a stop id ends with "stop" all the same: the script is the model, and a grammar its
+    business.
     """
 
     def __init__(

@@ -11,19 +11,25 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from agent_lightning.errors import EngineError, PromptTooLong, RequestError
 from agent_lightning.inference.choose import choose_forward
 from agent_lightning.inference.engine import EngineLoad, GenerateRequest, Piece
 from agent_lightning.inference.forward import Forward, Row, is_base
+from agent_lightning.inference.grammar import Grammars, Matcher
 from agent_lightning.inference.sampling import Draw, Drawn, draw
 from agent_lightning.inference.slots import Key, Lane, Slot, SlotTable, common
 from agent_lightning.inference.versions import Versions
 from agent_lightning.models.adapter import Adapter
+from agent_lightning.models.tokenizer import ChatTokenizer
 from agent_lightning.records import FinishReason, nats, token_ids
+
+Arrival: TypeAlias = "Piece | EngineError"
 
 WORTH_WAITING = 16  # shared prompt tokens for which a prefill waits for another one of the same step
 RATE_WINDOW = 10.0  # seconds over which tokens_per_second is taken
@@ -36,6 +42,8 @@ class _Sequence:
     slot: Slot | None = None
     cached: int = 0  # prompt tokens that were not computed
     sampled: array[int] = field(default_factory=token_ids)
+    matcher: Matcher | None = None  # where it stands in its grammar
+    legal: torch.Tensor | None = None  # (V,) what may come next
 
     @property
     def key(self) -> Key:
@@ -56,13 +64,15 @@ class TorchCore:
         retained: int | None = None,
         share_prefixes: bool = True,
         forward: Forward | None = None,
+        tokenizer: ChatTokenizer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`retained` slots, by default as many as rows, keep finished sequences besides those that still lie in rows.
 
         Without `share_prefixes` a request goes on from cached tokens of its own affinity alone: what a sequence is
         computed from, and so every bit of its log-probabilities, then hangs on nothing that ran before it.
-        `dtype`, if given, must be the model's: it is here so that a mistake is seen. Raises EngineError.
+        `dtype`, if given, must be the model's: it is here so that a mistake is seen. `tokenizer` is for grammars alone:
+        without it requests with one are refused. Raises EngineError.
         """
         held = next(model.parameters()).dtype
         if dtype is not None and dtype != held:
@@ -77,11 +87,12 @@ class TorchCore:
         )
         self.slots = SlotTable(rows=max_sequences, shelf=shelf, copy=self.forward.copy, crops=self.forward.crops)
         self.versions = Versions(self.forward.prepare)
+        self._grammars = None if tokenizer is None else Grammars(tokenizer, self.forward.vocabulary)
         self._share = share_prefixes
         self._clock = clock
         self._waiting: deque[GenerateRequest] = deque()
         self._running: list[_Sequence] = []
-        self._last_words: list[tuple[str, Piece]] = []  # pieces of aborted requests, given by the next step
+        self._last_words: list[tuple[str, Arrival]] = []  # of aborted requests, given by the next step
         self._held: Adapter | None = None  # full weights that wait until nothing runs
         self._tokens, self._busy = 0, 0.0
         self._recent: deque[tuple[float, int]] = deque()
@@ -111,6 +122,7 @@ class TorchCore:
         if any(request.id == other for other in self._ids()):
             raise EngineError(f"request {request.id} is already running")
         self.versions.resolve(request.policy, request.version)
+        self._matcher(request)
         self._waiting.append(request)
 
     def abort(self, request_id: str) -> None:
@@ -163,8 +175,9 @@ class TorchCore:
 
     # -- one step
 
-    def step(self) -> list[tuple[str, Piece]]:
-        """Admit, compute one token for every running sequence, give the pieces.
+    def step(self) -> list[tuple[str, Arrival]]:
+        """Admit, compute one token for every running sequence, give the pieces. A sequence whose grammar led where no
+        token can go on ends with an EngineError instead.
 
         Raises EngineError when the weights give non-finite logits; `reset` then makes the core usable again.
         """
@@ -176,7 +189,8 @@ class TorchCore:
         if sequences := fresh + going:
             logits_RV = self._compute(fresh, going)
             rows = [
-                Draw(sampling=s.request.sampling, noise_key=s.request.noise_key, sampled=s.sampled) for s in sequences
+                Draw(sampling=s.request.sampling, noise_key=s.request.noise_key, sampled=s.sampled, legal=s.legal)
+                for s in sequences
             ]
             drawn = draw(logits_RV, rows)
             pieces.extend(self._append(sequence, token) for sequence, token in zip(sequences, drawn, strict=True))
@@ -207,10 +221,16 @@ class TorchCore:
         adapter = self.versions.prepared(sequence.key)
         return Row(slot=slot.number, tokens=(token,), start=len(slot.tokens) - 1, adapter=adapter)
 
-    def _append(self, sequence: _Sequence, drawn: Drawn) -> tuple[str, Piece]:
+    def _append(self, sequence: _Sequence, drawn: Drawn) -> tuple[str, Arrival]:
         first = not sequence.sampled
         sequence.sampled.append(drawn.token)
         reason = self._finish_reason(sequence, drawn.token)
+        if reason is None and sequence.matcher is not None:
+            try:
+                reason = self._follow(sequence, sequence.matcher, drawn.token)
+            except EngineError as error:
+                self._end(sequence)
+                return sequence.request.id, error
         if reason is not None:
             self._end(sequence)
         piece = Piece(
@@ -220,8 +240,33 @@ class TorchCore:
             finish_reason=reason,
             top=(drawn.top,) if drawn.top else (),
             prompt_tokens_cached=sequence.cached if first else 0,
+            legal_mass=nats(() if sequence.matcher is None else (drawn.legal_mass,)),
         )
         return sequence.request.id, piece
+
+    def _follow(self, sequence: _Sequence, matcher: Matcher, token: int) -> FinishReason | None:
+        """What may come behind this token; "stop" when that is nothing, and the end has no token. Raises EngineError."""
+        matcher.take(token)
+        legal_V = matcher.legal()
+        if not legal_V.any():
+            if matcher.may_end:
+                return "stop"
+            raise EngineError(
+                f"the grammar of request {sequence.request.id} wants what the policy's vocabulary cannot spell"
+            )
+        sequence.legal = self._on_device(legal_V)
+        return None
+
+    def _matcher(self, request: GenerateRequest) -> Matcher | None:
+        """At the beginning of the request's grammar. Raises RequestError."""
+        if request.sampling.grammar is None:
+            return None
+        if self._grammars is None:
+            raise RequestError("a grammar came, and this engine was given no tokenizer to follow it with")
+        return self._grammars.start(request.sampling.grammar, request.sampling.stop_ids)
+
+    def _on_device(self, legal_V: NDArray[np.bool_]) -> torch.Tensor:
+        return torch.from_numpy(legal_V).to(self.model.device)
 
     def _finish_reason(self, sequence: _Sequence, token: int) -> FinishReason | None:
         request, count = sequence.request, len(sequence.sampled)
@@ -245,6 +290,8 @@ class TorchCore:
             request = self._waiting.popleft()
             key = self.versions.resolve(request.policy, request.version)
             sequence = _Sequence(request=request, lane=(key, "" if self._share else request.affinity or request.id))
+            if (matcher := self._matcher(request)) is not None:
+                sequence.matcher, sequence.legal = matcher, self._on_device(matcher.legal())
             fresh.append(sequence)
             self._running.append(sequence)
         return fresh

@@ -100,7 +100,7 @@ class TorchEngine:
             mailbox = self._open.get(request_id)
             if mailbox is not None:
                 mailbox.put(piece)
-            if piece.finish_reason is not None:
+            if isinstance(piece, EngineError) or piece.finish_reason is not None:
                 self._open.pop(request_id, None)
 
     def _admit(self, request: GenerateRequest, mailbox: _Mailbox) -> None:

@@ -110,6 +110,10 @@ class ChatTokenizer:
             context_length=model.get("max_position_embeddings"),
         )
 
+    def as_json(self) -> str:
+        """The content of its tokenizer.json."""
+        return self._tokenizer.to_str()
+
     @property
     def vocabulary(self) -> int:
         """Number of ids, added tokens included."""

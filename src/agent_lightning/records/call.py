@@ -44,6 +44,7 @@ class Call:
     suffix_ids: array[int]  # the rest of the prompt: full prompt = parent's prompt + parent's sampled + this
     sampled_ids: array[int]  # what the policy wrote, end-of-turn token included
     logprobs: array[float]  # nats under the weights and temperature that sampled; aligned with sampled_ids
+    legal_mass: array[float] = field(default_factory=nats)  # of a constrained call: Piece.legal_mass, else empty
     version_from: int  # policy version of the first sampled token
     version_to: int  # and of the last
     status: CallStatus

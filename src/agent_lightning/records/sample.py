@@ -19,7 +19,7 @@ class Sample:
     tokens: array[int]  # "i"
     trained: array[int]  # "b": 1 where the policy sampled the token and it is trained here
     logprobs: array[float]  # "f": nats under the weights that sampled; 0.0 where not trained
-    advantages: array[float]  # "f": token advantage; 0.0 where not trained
+    advantages: array[float]  # "f": token advantage, times the legal mass of a constrained token; 0.0 where not trained
     temperature: float  # of the sampler; the learner divides its logits by the same
     rollout_tokens: int  # trained tokens of the whole rollout, over all of its samples
     version: int  # newest policy version that wrote a token of it

@@ -23,6 +23,7 @@ from agent_lightning.models.adapter import Adapter
 from agent_lightning.models.load import load_model
 from agent_lightning.models.models import auto_dtype
 from agent_lightning.models.source import resolve
+from agent_lightning.models.tokenizer import ChatTokenizer
 from agent_lightning.records import Batch, UpdateReport
 from agent_lightning.replica.replica import ReplicaConfig
 from agent_lightning.replica.work import Send
@@ -44,7 +45,8 @@ class TorchHost:
         torch.set_num_threads(1)  # two OpenMP threads collapse as soon as anything else runs
         dtype = _dtype(config)
         tell({"kind": "says", "text": f"loading {config.model} in {dtype}"})
-        model = load_model(resolve(config.model), dtype)
+        folder = resolve(config.model)
+        model = load_model(folder, dtype)
         # Full weights are served by writing them into the engine's model, which must not be the KL term's reference.
         served = model if config.learner.lora_rank or not config.learner.kl_coef else copy.deepcopy(model)
         tell({"kind": "says", "text": "preparing the engine"})
@@ -53,6 +55,7 @@ class TorchHost:
             max_sequences=config.max_sequences,
             context_length=config.context_length,
             share_prefixes=config.share_prefixes,
+            tokenizer=ChatTokenizer.load(folder),
         )
         tell({"kind": "says", "text": f"engine: {core.forward.name} forward pass ({core.forward_reason})"})
         return model, core
@@ -101,7 +104,9 @@ class TorchHost:
             lost, self._running = self._running, set()
             self._core.reset()
             return [(request_id, error) for request_id in sorted(lost)]
-        self._running.difference_update(name for name, piece in pieces if piece.finish_reason is not None)
+        self._running.difference_update(
+            name for name, piece in pieces if isinstance(piece, EngineError) or piece.finish_reason is not None
+        )
         return pieces
 
     def load(self) -> EngineLoad:

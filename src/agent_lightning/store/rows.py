@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from array import array
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from agent_lightning.store import schema
 from agent_lightning.store.store import BatchRecord
 
 Row = dict[str, Any]
+_MASSES = "legal_mass"
 
 # ASCII, so that a lone surrogate in what an agent wrote survives; NaN in an opaque body is kept as it came.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -189,7 +191,7 @@ def completion_row(call: Call) -> Row:
         "first_token_at": call.first_token_at,
         "finished_at": call.finished_at,
         "trainable": int(call.trainable),
-        "meta": json_text(call.meta),
+        "meta": json_text({**call.meta, **_masses_row(call.legal_mass)}),
     }
 
 
@@ -206,7 +208,13 @@ def call_of(row: Sequence[Any]) -> Call:
     fields["used_sampling"] = _decode(fields["used_sampling"])
     fields["trainable"] = bool(fields["trainable"])
     fields["meta"] = _decode(fields["meta"])
-    return Call(**fields)
+    masses = fields["meta"].pop(_MASSES, "")
+    return Call(**fields, legal_mass=unpacked(b64decode(masses), "f"))
+
+
+def _masses_row(masses: Sequence[float]) -> Row:
+    """Of the few calls that a grammar constrained: float32 in base64, among the meta."""
+    return {_MASSES: b64encode(blob(masses, "f")).decode("ascii")} if masses else {}
 
 
 # --- rewards and spans ----------------------------------------------------------------------------------------

@@ -1,4 +1,19 @@
-"""Trajectory -> branches: root-to-leaf token sequences in which each sampled token is trained exactly once."""
+"""Trajectory -> branches: root-to-leaf token sequences in which each sampled token is trained exactly once.
+
+**Constrained tokens.** Where a grammar left only the tokens of a set M legal, the token was not drawn from the policy
+p = softmax(logits / T) but from b(a) = p(a) / Z for a in M, with Z = p(M) the legal mass. Recorded are log p(a), which
+the learner computes again without a grammar (its gap to the sampler stays 0), and Z. With the importance weight
+p(a) / b(a) = Z a token adds
+
+    Z E_b[A grad log p(a)] = sum over M of A p(a) grad log p(a) = Z E_b[A grad log b(a)] + E_b[A] grad Z
+
+to the gradient: that of the policy without a grammar whose illegal tokens have advantage 0. It points where the
+constrained policy's own gradient points, and the rest moves mass towards what is legal where that state did well.
+Without the factor Z the rest would be E_b[A] grad log Z, which drives tokens that the policy hardly ever writes by
+itself with the full advantage. Where M has a single token grad log b = 0: nothing was chosen, nothing is trained.
+Training on log b itself would need M of every token in the learner; where the policy keeps the format, Z = 1 and all
+of these are the same.
+"""
 
 from __future__ import annotations
 
@@ -56,18 +71,21 @@ def _ancestry(leaf: Transition, by_id: Mapping[str, Transition]) -> list[Transit
 def samples(trajectory: Trajectory, advantages: Sequence[float], *, max_tokens: int | None = None) -> list[Sample]:
     """The samples of one trajectory; `advantages` has one token advantage a step, in the order of its steps.
 
-    A branch longer than `max_tokens` is cut into one sample a call.
+    A branch longer than `max_tokens` is cut into one sample a call. Steps of which nothing was chosen give none.
     """
     assert len(advantages) == len(trajectory.steps)
     advantage_of = {step.call_id: value for step, value in zip(trajectory.steps, advantages, strict=True)}
-    total = sum(len(step.action) for step in trajectory.steps)
+    total = sum(step.trained_tokens for step in trajectory.steps)
+    if total == 0:
+        return []
     made: list[Sample] = []
     for branch in branches(trajectory):
         if max_tokens is not None and len(branch.tokens) > max_tokens:
             pieces = [Branch(tokens=branch.tokens[: span.end], trained=(span,)) for span in branch.trained]
         else:
             pieces = [branch]
-        made += [_sample(trajectory, piece, advantage_of, total) for piece in pieces]
+        chosen = [piece for piece in pieces if any(span.step.trained_tokens for span in piece.trained)]
+        made += [_sample(trajectory, piece, advantage_of, total) for piece in chosen]
     return made
 
 
@@ -79,10 +97,13 @@ def _sample(trajectory: Trajectory, branch: Branch, advantage_of: Mapping[str, f
         array("f", bytes(4 * length)),
     )
     for span in branch.trained:
-        count = span.end - span.start
-        trained[span.start : span.end] = array("b", [1]) * count
-        logprobs[span.start : span.end] = span.step.logprobs
-        advantages[span.start : span.end] = array("f", [advantage_of[span.step.call_id]]) * count
+        step, advantage = span.step, advantage_of[span.step.call_id]
+        mass = step.legal_mass or array("f", [1.0]) * (span.end - span.start)
+        trained[span.start : span.end] = array("b", [value > 0.0 for value in mass])
+        logprobs[span.start : span.end] = array(
+            "f", [nats if value > 0.0 else 0.0 for nats, value in zip(step.logprobs, mass, strict=True)]
+        )
+        advantages[span.start : span.end] = array("f", [advantage * value for value in mass])
     temperatures = {span.step.temperature for span in branch.trained}
     assert len(temperatures) == 1, "one branch was sampled at several temperatures"
     return Sample(

@@ -29,6 +29,7 @@ def as_json(trajectory: Trajectory) -> dict[str, Any]:
                 "state": step.state.tolist(),
                 "action": step.action.tolist(),
                 "logprobs": [round(value, 6) for value in step.logprobs],
+                "legal_mass": [round(value, 6) for value in step.legal_mass] or None,
                 "reward": step.reward,
                 "next_state": step.next_state.tolist() if step.next_state is not None else None,
                 "versions": [step.version_from, step.version_to],

@@ -96,6 +96,7 @@ def build(
                 state=prompt_of[call.id],
                 action=call.sampled_ids,
                 logprobs=call.logprobs,
+                legal_mass=call.legal_mass,
                 reward=step_reward(call),
                 next_state=prompt_of[follower.id] if follower else None,
                 version_from=call.version_from,

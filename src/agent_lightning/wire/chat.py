@@ -12,15 +12,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_lightning.errors import RequestError
-from agent_lightning.wire.fields import flag, model_of, number, sampling_of, tools_of
+from agent_lightning.wire.fields import flag, model_of, number, refuse, sampling_of, tools_of
+from agent_lightning.wire.form import FREE, Form, form, openai_choice, openai_format
+from agent_lightning.wire.parts import first_opaque, flat_text
 
 Message = Mapping[str, Any]
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 _SAMPLING = (
     "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop", "n",
-    "max_tokens", "max_completion_tokens", "tool_choice",
+    "max_tokens", "max_completion_tokens", "tool_choice", "parallel_tool_calls",
 )  # fmt: skip
+_REFUSED = {
+    "audio": (), "function_call": ("none",), "functions": ([],), "modalities": (["text"],), "moderation": (),
+    "web_search_options": (),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,8 @@ class ChatRequest:
     model: str
     messages: tuple[Message, ...]  # as they came
     tools: tuple[Message, ...] = ()  # empty when tool_choice is "none"
+    form: Form = FREE  # what a reply must look like
+    opaque: str | None = None  # where the first part of the messages stood that is no text
     instructed: bool = False  # the first message is for this call alone, not of the conversation
     prompt: str | tuple[int, ...] | None = None  # what is continued instead of rendered messages: text or token ids
     previous: str | None = None  # call whose conversation comes before the messages
@@ -59,16 +67,23 @@ def body_hash(body: Mapping[str, Any]) -> str:
 def parse_chat(body: Any) -> ChatRequest:
     """Raises RequestError with the name of the field that is wrong or cannot be honoured."""
     model = model_of(body)
-    _refuse_response_format(body.get("response_format"))
+    refuse(body, _REFUSED)
+    choice = openai_choice(body.get("tool_choice"))
+    tools = tools_of(body, choice, _tool)
+    schema, schema_field = openai_format(body.get("response_format"), "response_format", "json_schema")
+    parallel = flag(body, "parallel_tool_calls", default=True)
     logprobs = flag(body, "logprobs")
     top_logprobs = int(number(body, "top_logprobs", 0, 20, whole=True) or 0)
     if top_logprobs and not logprobs:
         raise RequestError("`top_logprobs` needs `logprobs`: true", field="top_logprobs")
     limits = [number(body, name, 1, 1_000_000, whole=True) for name in ("max_completion_tokens", "max_tokens")]
+    messages = _messages(body.get("messages"))
     return ChatRequest(
         model=model,
-        messages=_messages(body.get("messages")),
-        tools=tools_of(body, body.get("tool_choice"), _tool),
+        messages=messages,
+        opaque=first_opaque((said.get("content"), f"messages[{i}].content") for i, said in enumerate(messages)),
+        tools=tools,
+        form=form(tools, choice, parallel=parallel, schema=schema, schema_field=schema_field),
         max_tokens=next((int(limit) for limit in limits if limit is not None), None),
         **sampling_of(body),
         logprobs=logprobs,
@@ -76,25 +91,6 @@ def parse_chat(body: Any) -> ChatRequest:
         stream=flag(body, "stream"),
         requested={name: body[name] for name in _SAMPLING if body.get(name) is not None},
     )
-
-
-def flat_text(content: Any, where: str = "messages") -> str:
-    """Text of a message's content: a string, null, or a list of text parts. Raises RequestError on other parts."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise RequestError(f"`{where}` is {type(content).__name__}: text or a list of parts is wanted", field=where)
-    texts = []
-    for position, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        text = part if isinstance(part, str) else part.get("refusal" if kind == "refusal" else "text") if kind else None
-        if kind not in (None, "text", "refusal", "input_text", "output_text") or not isinstance(text, str):
-            name = f"{where}[{position}]"
-            raise RequestError(f"`{name}` is a part of type {kind!r}: this policy reads text only", field=name)
-        texts.append(text)
-    return "".join(texts)
 
 
 def readable(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -141,13 +137,3 @@ def _tool(tool: Any, where: str) -> Message:
         where = f"{where}.function"
         raise RequestError(f"`{where}` has no name: only tools of type 'function' are understood", field=where)
     return tool
-
-
-def _refuse_response_format(value: Any) -> None:
-    kind = value.get("type") if isinstance(value, dict) else value
-    if kind not in (None, "text"):
-        raise RequestError(
-            f"`response_format` is {kind!r}: only 'text' can be honoured; ask for the format in the prompt",
-            field="response_format",
-            code="unsupported_value",
-        )

@@ -96,7 +96,7 @@ class ChunkWriter:
     def opening(self, index: int, prompt_ids: Sequence[int]) -> bytes:
         """The first event of a choice: the role; of the first choice also the prompt."""
         extra = {"prompt_token_ids": list(prompt_ids)} if index == 0 else {}
-        return event({**self._chunk(index, {"role": "assistant", "content": ""}, None), **extra})
+        return event({**self._chunk(index, {"role": "assistant"}, None), **extra})
 
     def text(self, index: int, content: str, ids: Sequence[int], logprobs: Sequence[Mapping[str, Any]] | None) -> bytes:
         return event(self._chunk(index, {"content": content} if content else {}, None, ids, logprobs))
@@ -109,9 +109,11 @@ class ChunkWriter:
         return event(self._chunk(index, {"tool_calls": numbered}, None))
 
     def ending(self, answer: Mapping[str, Any]) -> Iterator[bytes]:
-        """Finish reasons, usage if it was asked for, and the last event."""
+        """Finish reasons, usage if it was asked for, and the last event. A client that adds up what it was sent has an
+        empty text where the answer has one, and none where it has none."""
         for made in answer["choices"]:
-            yield event(self._chunk(made["index"], {}, made["finish_reason"]))
+            delta = {"content": ""} if made["message"]["content"] == "" else {}
+            yield event(self._chunk(made["index"], delta, made["finish_reason"]))
         if self.include_usage:
             yield event({**self._base(), "choices": [], "usage": answer["usage"]})
         yield DONE

@@ -6,12 +6,11 @@ result is refused by its name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from agent_lightning.errors import RequestError
 from agent_lightning.wire.chat import ChatRequest
-from agent_lightning.wire.fields import flag, model_of, number, sampling_of
+from agent_lightning.wire.fields import flag, model_of, number, refuse, sampling_of
 
 DEFAULT_TOKENS = 16  # OpenAI's own
 _SAMPLING = (
@@ -22,7 +21,7 @@ _SAMPLING = (
 def parse_completions(body: Any) -> ChatRequest:
     """Raises RequestError with the name of the field that is wrong or cannot be honoured."""
     model = model_of(body)
-    _refuse(body)
+    refuse(body, {"echo": (False,), "suffix": ("",), "best_of": (1, body.get("n"))})
     wanted = number(body, "logprobs", 0, 20, whole=True)
     prompt = _prompt(body.get("prompt"))
     return ChatRequest(
@@ -47,11 +46,3 @@ def _prompt(value: Any) -> str | tuple[int, ...]:
     if isinstance(value, list) and value and all(type(token) is int and 0 <= token < 1 << 31 for token in value):
         return tuple(value)
     raise RequestError("`prompt` is wanted as one text or one list of token ids, not empty", field="prompt")
-
-
-def _refuse(body: Mapping[str, Any]) -> None:
-    for name, harmless in (("echo", (None, False)), ("suffix", (None, "")), ("best_of", (None, 1, body.get("n")))):
-        if body.get(name) not in harmless:
-            raise RequestError(
-                f"`{name}` is {body[name]!r}: it cannot be honoured", field=name, code="unsupported_value"
-            )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agent_lightning.errors import RequestError
+from agent_lightning.wire.form import Choice
 
 MOST_CHOICES = 128
 
@@ -38,22 +39,30 @@ def sampling_of(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tools_of(
-    body: Mapping[str, Any], choice: Any, read: Callable[[Any, str], Mapping[str, Any]]
+    body: Mapping[str, Any], choice: Choice, read: Callable[[Any, str], Mapping[str, Any]]
 ) -> tuple[Mapping[str, Any], ...]:
-    """The tools in the neutral form, none when `choice` is "none". `read` makes one of them, given its place."""
-    if choice not in (None, "auto", "none"):
-        raise RequestError(
-            f"`tool_choice` is {choice!r}: a policy cannot be forced to call a tool; use 'auto' or 'none'",
-            field="tool_choice",
-            code="unsupported_value",
-        )
+    """The tools in the neutral form, none when the choice is "none". `read` makes one of them, given its place."""
     tools = body.get("tools")
     if tools is None:
         return ()
     if not isinstance(tools, list):
         raise RequestError(f"`tools` is {type(tools).__name__}: a list is wanted", field="tools")
     made = tuple(read(tool, f"tools[{position}]") for position, tool in enumerate(tools))
-    return () if choice == "none" else made
+    return () if choice.mode == "none" else made
+
+
+def refuse(body: Mapping[str, Any], harmless: Mapping[str, Sequence[Any]]) -> None:
+    """Raises RequestError for a field that would change the result and cannot be honoured, unless it has a value with
+    which it changes nothing."""
+    for name, values in harmless.items():
+        value = body.get(name)
+        if value is not None and value not in values:
+            wanted = f"; it can be left out or {' or '.join(map(repr, values))}" if values else ""
+            raise RequestError(
+                f"`{name}` is {str(value)[:100]!r}: it cannot be honoured and would change the result{wanted}",
+                field=name,
+                code="unsupported_value",
+            )
 
 
 def text_of(value: Any, where: str) -> str:
@@ -98,12 +107,12 @@ def seed(body: Mapping[str, Any]) -> int | None:
     return None if value is None else int(value)
 
 
-def flag(body: Mapping[str, Any], name: str) -> bool:
+def flag(body: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
     """A field that is true, false or absent. Raises RequestError."""
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
         raise RequestError(f"`{name}` is {value!r}: true or false is wanted", field=name)
-    return bool(value)
+    return default if value is None else value
 
 
 def number(body: Mapping[str, Any], name: str, low: float, high: float, *, whole: bool = False) -> float | None:

@@ -8,29 +8,42 @@ change the result is refused by its name.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from agent_lightning.errors import RequestError
 from agent_lightning.wire.chat import ChatRequest, Message
-from agent_lightning.wire.fields import flag, foreign_tool, model_of, number, text_of, tools_of
+from agent_lightning.wire.fields import flag, foreign_tool, model_of, number, refuse, text_of, tools_of
+from agent_lightning.wire.form import Choice, Schema, form, json_schema, unheard_choice
+from agent_lightning.wire.parts import content_of, first_opaque, flat_text
 
 _SAMPLING = ("temperature", "top_p", "top_k", "stop_sequences", "max_tokens", "tool_choice", "thinking")
 _LEFT_OUT = ("thinking", "redacted_thinking")
+_REFUSED = {
+    "compaction": (), "container": (), "context_management": ({}, {"edits": []}), "mcp_servers": ([],), "thread": (),
+}  # fmt: skip
 _ROLES = ("user", "assistant")
+_CHOICES: Mapping[str, Literal["auto", "none", "required"]] = {
+    "auto": "auto", "none": "none", "any": "required", "tool": "required",
+}  # fmt: skip
 
 
 def parse_messages(body: Any) -> ChatRequest:
     """Raises RequestError with the name of the field that is wrong or cannot be honoured."""
     model = model_of(body)
-    choice = body.get("tool_choice")
+    refuse(body, _REFUSED)
+    choice = _choice(body.get("tool_choice"))
+    tools = tools_of(body, choice, _tool)
+    schema, schema_field = _output_format(body)
     limit = number(body, "max_tokens", 1, 1_000_000, whole=True)
-    _refuse_output_format(body)
     top_k = number(body, "top_k", 0, 1_000_000, whole=True)
+    messages = (*_system(body.get("system")), *_messages(body.get("messages")))
     return ChatRequest(
         model=model,
-        messages=(*_system(body.get("system")), *_messages(body.get("messages"))),
-        tools=tools_of(body, choice.get("type") if isinstance(choice, dict) else choice, _tool),
+        messages=messages,
+        opaque=first_opaque(_contents(body["messages"])),
+        tools=tools,
+        form=form(tools, choice, schema=schema, schema_field=schema_field, tool_fields="tools[{}].input_schema"),
         stop=_stop(body.get("stop_sequences")),
         max_tokens=None if limit is None else int(limit),
         temperature=number(body, "temperature", 0, 1),
@@ -42,7 +55,7 @@ def parse_messages(body: Any) -> ChatRequest:
 
 
 def _system(value: Any) -> list[Message]:
-    text = _text(value, "system")
+    text = flat_text(value, "system")
     return [{"role": "system", "content": text}] if text else []
 
 
@@ -71,14 +84,12 @@ def _blocks(content: Any, where: str) -> list[Mapping[str, Any]]:
 
 
 def _assistant(blocks: list[Mapping[str, Any]], where: str) -> Message:
-    texts: list[str] = []
+    parts: list[Mapping[str, Any]] = []
     calls: list[Mapping[str, Any]] = []
     for position, block in enumerate(blocks):
         at = f"{where}.content[{position}]"
         kind = block.get("type")
-        if kind == "text":
-            texts.append(text_of(block.get("text"), f"{at}.text"))
-        elif kind == "tool_use":
+        if kind == "tool_use":
             arguments = block.get("input")
             if not isinstance(arguments, dict):
                 raise RequestError(f"`{at}.input` is {type(arguments).__name__}: an object is wanted", field=at)
@@ -86,48 +97,64 @@ def _assistant(blocks: list[Mapping[str, Any]], where: str) -> Message:
             function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
             calls.append({"id": text_of(block.get("id"), f"{at}.id"), "type": "function", "function": function})
         elif kind not in _LEFT_OUT:
-            raise _unread(kind, at)
-    said: dict[str, Any] = {"role": "assistant", "content": "".join(texts) if texts or not calls else None}
+            parts.append(_part(block, at))
+    said: dict[str, Any] = {"role": "assistant", "content": content_of(parts, where) if parts or not calls else None}
     return {**said, "tool_calls": calls} if calls else said
 
 
 def _user(blocks: list[Mapping[str, Any]], where: str) -> list[Message]:
     """Results of tools are messages of their own, in their place among the user's texts."""
     made: list[Message] = []
-    texts: list[str] = []
+    parts: list[Mapping[str, Any]] = []
 
     def flush() -> None:
-        if texts:
-            made.append({"role": "user", "content": "".join(texts)})
-            texts.clear()
+        if parts:
+            made.append({"role": "user", "content": content_of(parts[:], where)})
+            parts.clear()
 
     for position, block in enumerate(blocks):
         at = f"{where}.content[{position}]"
         kind = block.get("type")
-        if kind == "text":
-            texts.append(text_of(block.get("text"), f"{at}.text"))
-        elif kind == "tool_result":
+        if kind == "tool_result":
             flush()
             call_id = text_of(block.get("tool_use_id"), f"{at}.tool_use_id")
-            made.append(
-                {"role": "tool", "tool_call_id": call_id, "content": _text(block.get("content"), f"{at}.content")}
-            )
+            content = _content(block.get("content"), f"{at}.content")
+            made.append({"role": "tool", "tool_call_id": call_id, "content": content})
         elif kind not in _LEFT_OUT:
-            raise _unread(kind, at)
+            parts.append(_part(block, at))
     flush()
     return made or [{"role": "user", "content": ""}]
 
 
-def _text(value: Any, where: str) -> str:
-    """A text, or the texts of a list of text blocks; nothing is an empty text."""
+def _content(value: Any, where: str) -> str | list[Any]:
+    """A text or a list of blocks; nothing is an empty text."""
     if value is None:
         return ""
-    texts = []
-    for position, block in enumerate(_blocks(value, where)):
-        if block.get("type") != "text":
-            raise _unread(block.get("type"), f"{where}[{position}]")
-        texts.append(text_of(block.get("text"), f"{where}[{position}].text"))
-    return "".join(texts)
+    return content_of([_part(block, f"{where}[{at}]") for at, block in enumerate(_blocks(value, where))], where)
+
+
+def _part(block: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """A text block without what is not its text; any other as it came."""
+    return (
+        {"type": "text", "text": text_of(block.get("text"), f"{where}.text")} if block.get("type") == "text" else block
+    )
+
+
+def _contents(messages: list[Any]) -> Iterator[tuple[Any, str]]:
+    """Contents of checked messages and of the results in them, less what is not a part, each with its place."""
+    for position, message in enumerate(messages):
+        content, where = message.get("content"), f"messages[{position}].content"
+        for at, block in enumerate(content if isinstance(content, list) else ()):
+            if block.get("type") == "tool_result":
+                yield block.get("content"), f"{where}[{at}].content"
+        yield _read_parts(content), where
+
+
+def _read_parts(content: Any) -> Any:
+    """Blocks that are no parts stand as empty texts, so that the others keep their places."""
+    if not isinstance(content, list):
+        return content
+    return ["" if block.get("type") in (*_LEFT_OUT, "tool_use", "tool_result") else block for block in content]
 
 
 def _tool(tool: Any, where: str) -> Message:
@@ -137,18 +164,36 @@ def _tool(tool: Any, where: str) -> Message:
     function = {"name": text_of(tool.get("name"), f"{where}.name"), "parameters": tool.get("input_schema") or {}}
     if tool.get("description"):
         function["description"] = tool["description"]
+    if tool.get("strict"):
+        function["strict"] = True
     return {"type": "function", "function": function}
 
 
-def _refuse_output_format(body: Mapping[str, Any]) -> None:
+def _choice(value: Any) -> Choice:
+    if value is None:
+        return Choice()
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind is None or kind not in _CHOICES:
+        raise unheard_choice(value)
+    names = (text_of(value.get("name"), "tool_choice.name"),) if kind == "tool" else None
+    one = kind == "tool" or flag(value, "disable_parallel_tool_use")
+    return Choice(mode=_CHOICES[kind], names=names, one=one)
+
+
+def _output_format(body: Mapping[str, Any]) -> tuple[Schema | None, str]:
+    """The schema of the text, and where it stood: `output_config.format`, once called `output_format`."""
     options = body.get("output_config")
-    wanted = body.get("output_format") or (options.get("format") if isinstance(options, dict) else None)
-    if wanted is not None:
+    where, wanted = "output_config.format", options.get("format") if isinstance(options, dict) else None
+    if wanted is None:
+        where, wanted = "output_format", body.get("output_format")
+    if wanted is None:
+        return None, ""
+    kind = wanted.get("type") if isinstance(wanted, dict) else wanted
+    if kind != "json_schema":
         raise RequestError(
-            "`output_config.format` cannot be honoured: ask for the format in the prompt",
-            field="output_config.format",
-            code="unsupported_value",
+            f"`{where}` is {kind!r}: 'json_schema' can be honoured", field=where, code="unsupported_value"
         )
+    return json_schema(wanted.get("schema"), f"{where}.schema"), f"{where}.schema"
 
 
 def _stop(value: Any) -> tuple[str, ...]:
@@ -159,7 +204,3 @@ def _stop(value: Any) -> tuple[str, ...]:
             "`stop_sequences` is wanted as a list of at most 16 texts, none empty", field="stop_sequences"
         )
     return tuple(value)
-
-
-def _unread(kind: Any, where: str) -> RequestError:
-    return RequestError(f"`{where}` is a block of type {kind!r}: this policy reads text and tools only", field=where)

@@ -8,34 +8,48 @@ change the result is refused by its name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agent_lightning.errors import RequestError
-from agent_lightning.wire.chat import ROLES, ChatRequest, Message, flat_text
-from agent_lightning.wire.fields import flag, foreign_tool, model_of, number, text_of, tools_of
+from agent_lightning.wire.chat import ROLES, ChatRequest, Message
+from agent_lightning.wire.fields import flag, foreign_tool, model_of, number, refuse, text_of, tools_of
+from agent_lightning.wire.form import form, openai_choice, openai_format
+from agent_lightning.wire.parts import content_of, first_opaque, flat_text
 
 PREFIX = "resp_"
-_SAMPLING = ("temperature", "top_p", "max_output_tokens", "tool_choice", "reasoning", "text")
-_REFUSED = ("background", "conversation", "prompt")
+_SAMPLING = ("temperature", "top_p", "max_output_tokens", "tool_choice", "parallel_tool_calls", "reasoning", "text")
+_REFUSED = {"background": (False,), "context_management": ([],), "conversation": (), "moderation": (), "prompt": ()}
 
 
 def parse_responses(body: Any) -> ChatRequest:
     """Raises RequestError with the name of the field that is wrong or cannot be honoured."""
     model = model_of(body)
-    for name in _REFUSED:
-        if body.get(name):
-            raise RequestError(f"`{name}` cannot be honoured", field=name, code="unsupported_value")
-    _refuse_text_format(body.get("text"))
+    refuse(body, _REFUSED)
+    choice = openai_choice(body.get("tool_choice"))
+    tools = tools_of(body, choice, _tool)
+    text = body.get("text")
+    schema, schema_field = openai_format(text.get("format") if isinstance(text, dict) else None, "text.format", None)
+    parallel = flag(body, "parallel_tool_calls", default=True)
     instructions = body.get("instructions")
     limit = number(body, "max_output_tokens", 1, 1_000_000, whole=True)
     include = body.get("include") or []
+    messages = (*_instructed(instructions), *_items(body.get("input")))
     return ChatRequest(
         model=model,
-        messages=(*_instructed(instructions), *_items(body.get("input"))),
+        messages=messages,
+        opaque=first_opaque(_contents(body.get("input"))),
         instructed=instructions is not None,
         previous=_previous(body.get("previous_response_id")),
-        tools=tools_of(body, body.get("tool_choice"), _tool),
+        tools=tools,
+        form=form(
+            tools,
+            choice,
+            parallel=parallel,
+            schema=schema,
+            schema_field=schema_field,
+            tool_fields="tools[{}].parameters",
+        ),
         max_tokens=None if limit is None else int(limit),
         temperature=number(body, "temperature", 0, 2),
         top_p=number(body, "top_p", 0, 1),
@@ -80,7 +94,7 @@ def _items(value: Any) -> list[Message]:
         elif kind == "function_call":
             _add_call(made, item, where)
         elif kind == "function_call_output":
-            output = flat_text(item.get("output"), f"{where}.output")
+            output = content_of(item.get("output"), f"{where}.output")
             made.append(
                 {"role": "tool", "tool_call_id": text_of(item.get("call_id"), f"{where}.call_id"), "content": output}
             )
@@ -97,7 +111,15 @@ def _message(item: Mapping[str, Any], where: str) -> Message:
         raise RequestError(
             f"`{where}.role` is {role!r}: wanted one of {', '.join(sorted(ROLES))}", field=f"{where}.role"
         )
-    return {"role": role, "content": flat_text(item.get("content"), f"{where}.content")}
+    return {"role": role, "content": content_of(item.get("content"), f"{where}.content")}
+
+
+def _contents(value: Any) -> Iterator[tuple[Any, str]]:
+    """Contents of checked items, each with its place."""
+    for position, item in enumerate(value if isinstance(value, list) else ()):
+        key = "output" if item.get("type") == "function_call_output" else "content"
+        if item.get("type") != "reasoning":
+            yield item.get(key), f"input[{position}].{key}"
 
 
 def _add_call(made: list[Message], item: Mapping[str, Any], where: str) -> None:
@@ -120,15 +142,6 @@ def _tool(tool: Any, where: str) -> Message:
     function = {"name": text_of(tool.get("name"), f"{where}.name"), "parameters": tool.get("parameters") or {}}
     if tool.get("description"):
         function["description"] = tool["description"]
+    if tool.get("strict"):
+        function["strict"] = True
     return {"type": "function", "function": function}
-
-
-def _refuse_text_format(text: Any) -> None:
-    wanted = text.get("format") if isinstance(text, dict) else None
-    kind = wanted.get("type") if isinstance(wanted, dict) else None
-    if kind not in (None, "text"):
-        raise RequestError(
-            f"`text.format` is {kind!r}: only 'text' can be honoured; ask for the format in the prompt",
-            field="text.format",
-            code="unsupported_value",
-        )

@@ -192,9 +192,9 @@ async def test_tokens_are_counted_and_nothing_is_recorded():
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": 3}]}]},
          "messages[0].content[0]"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]"),
-        ({"tools": [ADD], "tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tools": [ADD], "tool_choice": {"type": "tool", "name": "sub"}}, "tool_choice"),
         ({"stop_sequences": [""]}, "stop_sequences"),
-        ({"output_config": {"format": {"type": "json_schema", "schema": {}}}}, "output_config.format"),
+        ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format.schema"),
         ({"extra_body": {"temperature": "hot"}}, "temperature"),
     ],
 )  # fmt: skip

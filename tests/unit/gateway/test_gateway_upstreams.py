@@ -216,7 +216,7 @@ async def test_what_the_provider_refuses_is_handed_on_and_a_retry_asks_anew():
 
 
 async def test_a_client_that_leaves_ends_the_request_to_the_provider():
-    provider = Provider([streamed([STREAM[0], 30.0, *STREAM[1:]])])
+    provider = Provider([streamed([STREAM[0], 1.5, *STREAM[1:]])])
     upstreams = served_by("http://127.0.0.1:9/v1")
     async with providers(provider) as (url,), rig(lambda request: "", upstreams=upstreams) as here:
         endpoint = upstreams.of("reviewer").endpoints[0]

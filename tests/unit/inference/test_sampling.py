@@ -109,6 +109,37 @@ def test_penalties_and_bias_move_the_choice() -> None:
     assert shares(logits, temperature=0.5, logit_bias={0: -0.5, 2: -90.0})[0] == pytest.approx(0.5, abs=0.03)
 
 
+def test_a_grammar_leaves_the_legal_tokens_their_shares_of_each_other():
+    logits = [math.log(p) for p in (0.5, 0.3, 0.15, 0.05)]
+    legal = torch.tensor([False, True, False, True])
+    rows = [Draw(sampling=Sampling(), noise_key=str(i), sampled=array("i"), legal=legal) for i in range(4000)]
+    drawn = draw(torch.tensor([logits]).repeat(4000, 1), rows)
+    assert sum(d.token == 1 for d in drawn) / 4000 == pytest.approx(6 / 7, abs=0.03)
+    assert {d.token for d in drawn} == {1, 3}
+    assert all(d.legal_mass == pytest.approx(0.35) for d in drawn)
+    for d in drawn[:50]:  # as the learner computes it, which knows no grammar
+        assert d.logprob == pytest.approx(logits[d.token], abs=1e-6)
+
+
+def test_a_grammar_is_never_left_whatever_else_shapes_the_draw():
+    legal = torch.tensor([False, True, True, False])
+    logits = [300.0, -300.0, -302.0, 0.0]  # what is legal has no weight beside the rest
+    for settings_ in (
+        {},
+        {"temperature": 0.0},
+        {"top_k": 1},
+        {"top_p": 0.01},
+        {"logit_bias": {0: 100.0}},
+        {"temperature": 9.0},
+    ):
+        row = Draw(sampling=Sampling(**settings_), noise_key="k", sampled=array("i"), legal=legal)
+        assert draw(torch.tensor([logits]), [row])[0].token in (1, 2)
+    only = Draw(sampling=Sampling(), noise_key="k", sampled=array("i"), legal=torch.tensor([False, True, False, False]))
+    free = Draw(sampling=Sampling(), noise_key="k", sampled=array("i"))
+    forced, unbound = draw(torch.zeros(2, 4), [only, free])
+    assert (forced.token, forced.legal_mass, unbound.legal_mass) == (1, 0.0, 1.0)
+
+
 def test_alternatives_come_best_first_with_their_nats() -> None:
     top = one([0.0, 3.0, 1.0], temperature=0.0, top_logprobs=2).top
     expected = torch.log_softmax(torch.tensor([0.0, 3.0, 1.0]), 0)

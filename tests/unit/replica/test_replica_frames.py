@@ -32,6 +32,7 @@ pieces = st.builds(
         tuple
     ),
     prompt_tokens_cached=st.integers(0, 100),
+    legal_mass=nats,
 )
 requests = st.builds(
     GenerateRequest,
@@ -43,6 +44,7 @@ requests = st.builds(
         temperature=st.floats(0, 2),
         logit_bias=st.dictionaries(st.integers(0, 100), st.floats(-5, 5), max_size=3),
         stop_ids=st.lists(st.integers(0, 100), max_size=3).map(tuple),
+        grammar=st.none() | st.text(max_size=8),
     ),
     noise_key=st.text(max_size=8),
     affinity=st.text(max_size=8),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_lightning.records import Call, CallStatus, Reward
+from agent_lightning.records import Call, CallStatus, Reward, nats, token_ids
 from agent_lightning.trajectory import branches, build, samples, write_jsonl
 from lived import call, rollout
 
@@ -44,6 +46,40 @@ def test_two_turns_make_one_sample_in_which_both_actions_are_trained():
     assert sample.advantages.tolist() == [0, 0, 0, 0.5, 0.5, 0, -0.25]
     assert sample.logprobs.tolist() == [0, 0, 0, -0.5, -0.5, 0, -0.5]
     assert sample.rollout_tokens == 3
+
+
+def test_constrained_tokens_weigh_their_legal_mass_and_those_without_a_choice_nothing():
+    first, second = chain()
+    bound = replace(first, legal_mass=nats([0.25, 0.0]))
+    forced = replace(second, legal_mass=nats([0.0]))
+    trajectory = build(rollout("x"), [bound, second], [reward()], policy="default")
+    (sample,) = samples(trajectory, [0.5, -0.25])
+    assert sample.trained.tolist() == [0, 0, 0, 1, 0, 0, 1]
+    assert sample.advantages.tolist() == [0, 0, 0, 0.5 * 0.25, 0, 0, -0.25]
+    assert sample.logprobs.tolist() == [0, 0, 0, -0.5, 0, 0, -0.5]
+    assert sample.rollout_tokens == 2
+    (alone,) = samples(build(rollout("x"), [first, forced], [reward()], policy="default"), [1.0, 1.0], max_tokens=6)
+    assert (sum(alone.trained), alone.rollout_tokens, alone.call_ids) == (2, 2, ("a",))
+    nothing = build(rollout("x"), [replace(first, legal_mass=nats([0.0, 0.0])), forced], [reward()], policy="default")
+    assert samples(nothing, [1.0, 1.0]) == []
+
+
+def test_the_weighted_gradient_is_that_of_the_free_policy_whose_illegal_tokens_have_no_advantage():
+    """sum over the legal of b(a) Z A(a) d log p(a) = sum over the legal of p(a) A(a) d log p(a), worked in numbers."""
+    logits, advantage, legal = [0.3, -1.0, 2.0, 0.5], [1.0, -2.0, 0.5, 7.0], [True, True, False, True]
+    weights = [math.exp(value) for value in logits]
+    p = [value / sum(weights) for value in weights]
+    mass = sum(share for share, may in zip(p, legal, strict=True) if may)
+    step = replace(chain()[0], sampled_ids=token_ids([0]), logprobs=nats([0.0]), legal_mass=nats([mass]))
+    found, wanted = [0.0] * 4, [0.0] * 4
+    for a in (0, 1, 3):
+        drawn = replace(step, logprobs=nats([math.log(p[a])]))
+        (sample,) = samples(build(rollout("x"), [drawn], [reward()], policy="default"), [advantage[a]])
+        for k in range(4):
+            slope = (a == k) - p[k]  # d log p(a) / d logit k
+            found[k] += p[a] / mass * sample.advantages[-1] * slope
+            wanted[k] += p[a] * advantage[a] * slope
+    assert found == pytest.approx(wanted, abs=1e-6)
 
 
 def test_a_step_shared_by_two_branches_is_trained_once():

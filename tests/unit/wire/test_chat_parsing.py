@@ -71,7 +71,7 @@ def test_tool_choice_none_hides_the_tools():
         ({"logit_bias": {"1": 1000}}, "logit_bias"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].function"),
         ({"tool_choice": {"type": "function", "function": {"name": "add"}}}, "tool_choice"),
-        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"max_tokens": 0}, "max_tokens"),
     ],
 )
