@@ -31,7 +31,12 @@ SETTINGS: dict[str, Any] = {
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "OPENAI_API_KEY": "not-needed", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return {
+        **os.environ,
+        "OPENAI_API_KEY": "not-needed",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def settings_file(folder: Path, **given: Any) -> Path:

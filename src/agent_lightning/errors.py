@@ -74,6 +74,10 @@ class AccessDenied(LightningError):
     """The key is missing, unknown or opens another door. HTTP 401 or 403."""
 
 
+class ServerBusy(LightningError):
+    """The server has as much to do as it takes; the caller may try again. HTTP 429 with Retry-After."""
+
+
 class RequestError(LightningError):
     """A request in a foreign format cannot be honoured. HTTP 400.
 

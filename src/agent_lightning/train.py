@@ -30,11 +30,13 @@ from agent_lightning.models.source import resolve
 from agent_lightning.models.tokenizer import ChatTokenizer
 from agent_lightning.records import Split
 from agent_lightning.replica import Replicas, make_replicas
+from agent_lightning.replica.shares import physical_cores
 from agent_lightning.runner.queue import RunnerQueue
 from agent_lightning.runner.rewarding import RewardFunction, check_signature
 from agent_lightning.runner.worker import Worker, WorkerConfig
-from agent_lightning.server.access import Keys
+from agent_lightning.server.access import Keys, check_binding
 from agent_lightning.server.app import make_app
+from agent_lightning.server.keyring import FILE as KEYS_FILE
 from agent_lightning.server.serving import bind, run_loop, serving
 from agent_lightning.server.state import ServerState
 from agent_lightning.store.sqlite import SqliteStore
@@ -130,6 +132,7 @@ class Session:
     runner: RunnerQueue
     journal: Journal
     endpoint: str
+    worker_key: str  # of this process's own worker
 
     @contextlib.asynccontextmanager
     async def agents(self, agent: Any, reward: RewardFunction | None) -> AsyncIterator[Worker | None]:
@@ -144,7 +147,7 @@ class Session:
         client = read_config(
             {
                 "endpoint": self.endpoint,
-                "api_key": server.worker_key,
+                "api_key": self.worker_key,
                 "component": list(self.config.loop.component) or None,
                 "max_step_timeout": server.max_step_timeout,
                 "retry_strategy": server.retry_strategy,
@@ -248,7 +251,7 @@ async def opened(
 
     Raises RunInUse for a run or a port that another process holds, and what the parts raise.
     """
-    config.server.check_keys()
+    keys = _keys(config, folder)
     model = resolve(config.replica.model)
     context = _context(config, model)
     speaking = replace(config.gateway, context_length=context)
@@ -275,15 +278,7 @@ async def opened(
         await replicas.start()
         if reason := gateway.templates.reason:
             await journal.note(reason)
-        state = ServerState(
-            store=store,
-            gateway=gateway,
-            run_id=folder.name,
-            keys=Keys(worker=config.server.worker_key, admin=config.server.admin_key, read=config.server.read_key),
-            client=_for_agents(config),
-            lease_seconds=config.runner.lease_seconds,
-            rollout_deadline=config.runner.rollout_deadline,
-        )
+        state = _state(config, folder.name, store, gateway, keys)
         runner = RunnerQueue(store, config.runner, notice=lambda text: journal.notice("alert", {"text": text}))
         await stack.enter_async_context(background(runner.watch_leases(), "lease watch"))
         endpoint = await stack.enter_async_context(serving(make_app(state), listener))
@@ -299,7 +294,30 @@ async def opened(
             runner=runner,
             journal=journal,
             endpoint=endpoint,
+            worker_key=keys.own,
         )
+
+
+def _state(config: TrainConfig, run_id: str, store: SqliteStore, gateway: Gateway, keys: Keys) -> ServerState:
+    return ServerState(
+        store=store,
+        gateway=gateway,
+        run_id=run_id,
+        keys=keys,
+        client=_for_agents(config),
+        capacity=config.replica.max_sequences * (config.replica.replicas or physical_cores()),
+        lease_seconds=config.runner.lease_seconds,
+        rollout_deadline=config.runner.rollout_deadline,
+    )
+
+
+def _keys(config: TrainConfig, folder: RunFolder) -> Keys:
+    """Raises SettingError for an address that others can reach without keys."""
+    server = config.server
+    file = Path(server.keys_file) if server.keys_file else folder.path.parent / KEYS_FILE
+    keys = Keys(worker=server.worker_key, admin=server.admin_key, read=server.read_key, file=file)
+    check_binding(server.host, keys, file)
+    return keys
 
 
 async def _gateway(

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from agent_lightning.cli.keys import keys
+
 app = typer.Typer(
     name="agent-lightning",
     help="Train any existing AI agent with reinforcement learning, without changing its code.",
@@ -14,6 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.add_typer(keys)
 
 File = Annotated[Path | None, typer.Argument(help="settings (TOML)", show_default=False)]
 Settings = Annotated[list[str] | None, typer.Option("--set", "-s", help="NAME=VALUE, over the file; may be repeated")]
@@ -42,13 +45,16 @@ def serve(
     resume: Resume = None,
     settings: Settings = None,
     run: RunName = None,
+    host: Annotated[
+        str | None, typer.Option(help="default 127.0.0.1; others need keys (`agent-lightning keys`)")
+    ] = None,
     port: Annotated[int | None, typer.Option(help="default 8000")] = None,
     plain: Plain = False,
 ) -> None:
     """Serve and train; agents come from elsewhere with `agent-lightning work module:agent`."""
     from agent_lightning.cli.training import serve as go
 
-    go(file, resume=resume, settings=settings or [], run=run, port=port, plain=plain)
+    go(file, resume=resume, settings=settings or [], run=run, host=host, port=port, plain=plain)
 
 
 @app.command()

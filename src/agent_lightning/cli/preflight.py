@@ -76,7 +76,7 @@ async def _try(
             config,
             runner=replace(config.runner, workers=workers),
             work=replace(config.work, runs=temporary),
-            server=replace(config.server, port=0),
+            server=replace(config.server, host="127.0.0.1", port=0),
         )
         async with (
             _memory() as memory,

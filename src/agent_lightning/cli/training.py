@@ -41,13 +41,21 @@ def train(file: Path | None, *, resume: str | None, settings: Sequence[str], run
 
 
 def serve(
-    file: Path | None, *, resume: str | None, settings: Sequence[str], run: str | None, port: int | None, plain: bool
+    file: Path | None,
+    *,
+    resume: str | None,
+    settings: Sequence[str],
+    run: str | None,
+    port: int | None,
+    plain: bool,
+    host: str | None = None,
 ) -> None:
     config, name = read_settings(file, resume, settings, run)
     splits = read_splits(config)
     folder = Trainer(config=config, run=name).folder
-    if port is not None:
-        config = replace(config, server=replace(config.server, port=port))
+    where: dict[str, Any] = {"host": host, "port": port}
+    chosen = {name: value for name, value in where.items() if value is not None}
+    config = replace(config, server=replace(config.server, **chosen))
 
     async def go(display: Display | Lines) -> Any:
         async with opened(config, folder, listeners=(display.hear,), port=PORT) as session:

@@ -30,6 +30,11 @@ class Hold:
     def in_flight(self) -> int:
         return len(self._inside)
 
+    @property
+    def why(self) -> str | None:
+        """Why the gate is closed; None while it is open."""
+        return self._why
+
     @asynccontextmanager
     async def passing(self, who: str) -> AsyncIterator[None]:
         """Go through the gate as `who`. Raises EngineBusy when it stays closed for too long."""

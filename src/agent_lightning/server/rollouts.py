@@ -12,11 +12,22 @@ from fastapi import APIRouter, Request, Response
 from agent_lightning.errors import Fenced, NotFound
 from agent_lightning.records import Outcome, Rollout, Task
 from agent_lightning.server.access import attempt_of, rollout_access
+from agent_lightning.server.answers import (
+    ClaimAnswer,
+    EndAnswer,
+    LeaseAnswer,
+    QueueAnswer,
+    RewardsAnswer,
+    RolloutAnswer,
+)
 from agent_lightning.server.bodies import ClaimBody, EndBody, LiveBody, QueueBody, RewardsBody, claim_json
+from agent_lightning.server.described import ERRORS
+from agent_lightning.server.keeping import keep_rewards
 from agent_lightning.server.state import ServerState
-from agent_lightning.trainer.config import without_secrets
+from agent_lightning.server.values import shown_json
 
-router = APIRouter(prefix="/api/v1")
+router = APIRouter(prefix="/api/v1", responses=ERRORS)
+_NOTHING = {"description": "nothing to do yet", "model": None}
 
 
 def state_of(request: Request) -> ServerState:
@@ -28,11 +39,17 @@ def key_of(request: Request) -> str | None:
     return key.strip() or None if scheme.lower() == "bearer" else None
 
 
-@router.post("/claims", response_model=None)
+@router.post("/claims", response_model=None, responses={200: {"model": ClaimAnswer}, 204: _NOTHING})
 async def claim(body: ClaimBody, request: Request) -> Response | dict[str, Any]:
     """The next queued rollout for this worker; 204 when there is none within `wait_seconds`; 410 when all is done."""
     state = state_of(request)
     state.keys.work(key_of(request))
+    run_id = state.own_run(body.run_id)
+    with state.gates.claims.passing():
+        return await _claimed(state, body, run_id)
+
+
+async def _claimed(state: ServerState, body: ClaimBody, run_id: str) -> Response | dict[str, Any]:
     if state.over.is_set():
         raise Fenced("the run is over: nothing will be queued any more")
     claiming = asyncio.ensure_future(
@@ -40,7 +57,7 @@ async def claim(body: ClaimBody, request: Request) -> Response | dict[str, Any]:
             body.worker,
             lease_seconds=state.lease_seconds,
             wait_seconds=body.wait_seconds,
-            run_id=body.run_id,
+            run_id=run_id,
         )
     )
     over = asyncio.ensure_future(state.over.wait())
@@ -50,10 +67,10 @@ async def claim(body: ClaimBody, request: Request) -> Response | dict[str, Any]:
         claiming.cancel()
         raise Fenced("the run is over: nothing will be queued any more")
     claimed = claiming.result()
-    return Response(status_code=204) if claimed is None else claim_json(claimed, state.client)
+    return Response(status_code=204) if claimed is None else claim_json(claimed, state.client, state.load)
 
 
-@router.post("/live")
+@router.post("/live", response_model=ClaimAnswer)
 async def live(body: LiveBody, request: Request) -> dict[str, Any]:
     """Begin a rollout that nobody queued: a request of production traffic that is recorded."""
     state = state_of(request)
@@ -69,24 +86,25 @@ async def live(body: LiveBody, request: Request) -> dict[str, Any]:
         deadline_seconds=state.rollout_deadline,
     )
     # Nobody renews a live rollout's lease: it lives as long as an attempt may.
-    claimed = await state.store.start_live(rollout, body.worker, lease_seconds=state.rollout_deadline)
-    return claim_json(claimed, state.client)
+    with state.gates.claims.passing():
+        claimed = await state.store.start_live(rollout, body.worker, lease_seconds=state.rollout_deadline)
+    return claim_json(claimed, state.client, state.load)
 
 
-@router.post("/attempts/{attempt_id}/heartbeat")
+@router.post("/attempts/{attempt_id}/heartbeat", response_model=LeaseAnswer)
 async def heartbeat(attempt_id: str, request: Request) -> dict[str, Any]:
     state = state_of(request)
     await attempt_of(state.store, key_of(request), attempt_id)
-    return {"lease_until": await state.store.heartbeat(attempt_id, lease_seconds=state.lease_seconds)}
+    with state.gates.messages.passing():
+        return {"lease_until": await state.store.heartbeat(attempt_id, lease_seconds=state.lease_seconds)}
 
 
-@router.post("/attempts/{attempt_id}/end")
+@router.post("/attempts/{attempt_id}/end", response_model=EndAnswer)
 async def end(attempt_id: str, body: EndBody, request: Request) -> dict[str, Any]:
     """End the attempt. Rewards in the same message are stored first, so that none comes too late."""
     state = state_of(request)
     access = await attempt_of(state.store, key_of(request), attempt_id)
-    for reward in body.rewards:
-        await state.store.add_reward(reward.reward(access))
+    await keep_rewards(state, access, body.rewards)
     outcome = Outcome(body.outcome)
     if outcome is Outcome.OK and access.rollout.mode != "live":
         outcome = await _checked(state, access.rollout.id)
@@ -101,29 +119,30 @@ async def _checked(state: ServerState, rollout_id: str) -> Outcome:
     return Outcome.OK if rewards.get(rollout_id) else Outcome.NO_REWARD
 
 
-@router.post("/rollouts/{rollout_id:path}/rewards")
+@router.post("/rollouts/{rollout_id:path}/rewards", response_model=RewardsAnswer)
 async def rewards(rollout_id: str, body: RewardsBody, request: Request) -> dict[str, Any]:
     state = state_of(request)
     access = await rollout_access(state.store, key_of(request))
     if access.rollout.id != rollout_id:
         raise NotFound(f"the key opens the rewards of {access.rollout.id}, not of {rollout_id}")
-    stored = [await state.store.add_reward(reward.reward(access)) for reward in body.rewards]
+    stored = await keep_rewards(state, access, body.rewards)
     return {"stored": len(stored), "stale": sum(reward.stale for reward in stored)}
 
 
-@router.post("/rollouts")
+@router.post("/rollouts", response_model=QueueAnswer)
 async def queue(body: QueueBody, request: Request) -> Mapping[str, Any]:
     """Queue one rollout a task; the same id again changes nothing."""
     state = state_of(request)
     state.keys.steer(key_of(request))
+    run_id = state.own_run(body.run_id)
     made = []
     for place, item in enumerate(body.tasks):
         task = Task(id=item.id or f"task-{place:04d}", input=item.input, meta=item.meta)
-        rollout_id = f"{body.run_id}.{body.mode}.{task.id}"
+        rollout_id = f"{run_id}.{body.mode}.{task.id}"
         made.append(
             Rollout(
                 id=rollout_id,
-                run_id=body.run_id,
+                run_id=run_id,
                 task=task,
                 mode=body.mode,
                 group_id=rollout_id,
@@ -134,24 +153,10 @@ async def queue(body: QueueBody, request: Request) -> Mapping[str, Any]:
 
 
 @router.get("/rollouts/{rollout_id:path}")
-async def one(rollout_id: str, request: Request) -> Mapping[str, Any]:
+async def one(rollout_id: str, request: Request) -> RolloutAnswer:
     state = state_of(request)
     state.keys.look(key_of(request))
     rollout = await state.store.rollout(rollout_id)
     found = await state.store.rewards_of([rollout_id])
-    return {**asdict(rollout), "rewards": [asdict(reward) for reward in found.get(rollout_id, [])]}
-
-
-@router.get("/runs")
-async def runs(request: Request) -> Mapping[str, Any]:
-    state = state_of(request)
-    state.keys.look(key_of(request))
-    return {"runs": [{**run, "settings": without_secrets(run["settings"])} for run in await state.store.runs()]}
-
-
-@router.get("/runs/{run_id}/events")
-async def events(run_id: str, request: Request, kind: str | None = None) -> Mapping[str, Any]:
-    """Metrics rows, evaluations and alerts, oldest first."""
-    state = state_of(request)
-    state.keys.look(key_of(request))
-    return {"events": await state.store.events(run_id, kind)}
+    rewards = [asdict(reward) for reward in found.get(rollout_id, [])]
+    return RolloutAnswer.model_validate(shown_json({**asdict(rollout), "rewards": rewards}))

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
+import json
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import uvicorn
 
 from agent_lightning.errors import RunInUse
-from agent_lightning.server.app import App
+from agent_lightning.server.connection import Connection
+from agent_lightning.server.front import App
+from agent_lightning.server.limits import Limits
 
+LOOK_SECONDS = 0.5  # at whoever holds the port that we want
 STOP_SECONDS = 5  # that open requests get when the server ends
 T = TypeVar("T")
 
@@ -39,11 +45,24 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise RunInUse(
-            f"{host}:{port} cannot be used ({error.strerror}): is another server running there? Stop it, or choose "
+            f"{host}:{port} cannot be used ({error.strerror}): {_who_is_at(host, port)} Stop it, or choose "
             "another one with the setting `port` (--set port=N; `agent-lightning serve --port N`)"
         ) from error
     listener.listen(2048)
     return listener
+
+
+def _who_is_at(host: str, port: int) -> str:
+    """Whoever listens there, by its run if it is one of ours."""
+    connection = http.client.HTTPConnection(host, port, timeout=LOOK_SECONDS)
+    try:
+        connection.request("GET", "/healthz")
+        told = json.loads(connection.getresponse().read(4096))
+        return f"the server of run {str(told['run'])[:200]!r} is running there."
+    except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
+        return "is another server running there?"
+    finally:
+        connection.close()
 
 
 def address(listener: socket.socket) -> str:
@@ -68,7 +87,7 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(app: App, listener: socket.socket) -> AsyncIterator[str]:
+async def serving(app: App, listener: socket.socket, limits: Limits = Limits()) -> AsyncIterator[str]:
     """Serve `app` while the block runs; gives the address."""
     config = uvicorn.Config(
         app,
@@ -78,6 +97,8 @@ async def serving(app: App, listener: socket.socket) -> AsyncIterator[str]:
         proxy_headers=False,
         timeout_graceful_shutdown=STOP_SECONDS,
         timeout_keep_alive=75,
+        ws="none",
+        http=partial(Connection, limits=limits),  # type: ignore[arg-type]  # called like the class
     )
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="http server")

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent_lightning.errors import Conflict
 from agent_lightning.gateway.gateway import Gateway
 from agent_lightning.server.access import Keys
+from agent_lightning.server.limits import Gates, Limits
 from agent_lightning.store.store import Store
 
 MOST_CLIENTS = 10_000  # whose losses are told apart
@@ -47,3 +49,22 @@ class ServerState:
     client: Mapping[str, Any] = field(default_factory=dict)  # settings that a claim brings to its worker
     lost: Losses = field(default_factory=Losses)
     over: asyncio.Event = field(default_factory=asyncio.Event)  # nothing will be queued any more
+    capacity: int = 64  # calls that the engine samples at once; more of them wait
+    limits: Limits = field(default_factory=Limits)
+    gates: Gates = field(default_factory=Gates)
+
+    def own_run(self, asked: str | None) -> str:
+        """The run that is served. Raises Conflict for another one: its rollouts would meet this run's policy."""
+        if asked not in (None, self.run_id):
+            raise Conflict(
+                f"this server serves run {self.run_id!r}, not {asked!r}: use the address of that run's server, or leave "
+                "out the run's name"
+            )
+        return self.run_id
+
+    @property
+    def load(self) -> float:
+        """How busy the server is, from 0 to 1: the fullest of what its clients share. Under `trace_sampling_rate =
+        "auto"` they record the less the higher it is."""
+        calls = self.gateway.in_flight / max(1, self.capacity)
+        return round(min(1.0, max(calls, self.gates.messages.fullness, self.gates.spans.fullness)), 3)

@@ -35,6 +35,7 @@ _PUT_SPAN = sql(
     _SPAN.on_conflict_do_update(
         index_elements=["trace_id", "span_id"],
         set_={name: _SPAN.excluded[name] for name in _SPAN_COLUMNS if name not in ("trace_id", "span_id")},
+        where=_S.c.rollout_id.is_not_distinct_from(_SPAN.excluded.rollout_id),
     )
 )
 _SPANS = sql(select(_S).where(_S.c.rollout_id == param("rollout_id")).order_by(_S.c.start_ns, _S.c.seq))
@@ -65,9 +66,12 @@ def of_newest(db: Connection, rollout_ids: Sequence[str]) -> dict[str, list[Rewa
     return grouped(db.execute(_OF_NEWEST, {"ids": ids_text(rollout_ids)}), reward_of, rollout_ids)
 
 
-def add_spans(db: Connection, rows: Sequence[Row]) -> None:
-    """The same span again replaces the first: it may be sent when it starts and when it ends."""
+def add_spans(db: Connection, rows: Sequence[Row]) -> int:
+    """The same span again replaces the first: it may be sent when it starts and when it ends. One rollout's never
+    replaces another's. Gives how many were kept."""
+    before = db.total_changes
     db.executemany(_PUT_SPAN, rows)
+    return db.total_changes - before
 
 
 def spans(db: Connection, rollout_id: str) -> list[Span]:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from agent_lightning.records import Call, Claim, Outcome, PolicyVersion, Reward, Rollout, RolloutStatus, Span
-from agent_lightning.store import attempts, calls, opening, rewards, rollouts, rows, training
+from agent_lightning.store import attempts, calls, opening, rewards, rollouts, rows, tasks, training
 from agent_lightning.store.checkpoint import Checkpointer
 from agent_lightning.store.doors import Doors
 from agent_lightning.store.lane import Lane, Signal
@@ -255,6 +255,11 @@ class SqliteStore:
                 return over
             await self._over.wait(seen, min(left, LOOK_AGAIN_SECONDS))
 
+    async def tasks(
+        self, run_id: str, *, after: str = "", mode: str | None = None, limit: int = 100
+    ) -> list[Mapping[str, Any]]:
+        return await self._read(tasks.tasks, run_id, after, mode, limit)
+
     async def freeze(self, rollout_ids: Iterable[str]) -> None:
         await self._write(rollouts.freeze, list(rollout_ids), self._clock(), after=self._frozen)
 
@@ -300,8 +305,8 @@ class SqliteStore:
     async def rewards_of(self, rollout_ids: Sequence[str]) -> dict[str, list[Reward]]:
         return await self._read(rewards.of_newest, list(rollout_ids))
 
-    async def add_spans(self, spans: Sequence[Span]) -> None:
-        await self._write(rewards.add_spans, [rows.span_row(span) for span in spans])
+    async def add_spans(self, spans: Sequence[Span]) -> int:
+        return await self._write(rewards.add_spans, [rows.span_row(span) for span in spans])
 
     async def spans(self, rollout_id: str) -> list[Span]:
         return await self._read(rewards.spans, rollout_id)

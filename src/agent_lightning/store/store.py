@@ -137,6 +137,12 @@ class Store(Protocol):
         """Which of these have finished or were cancelled; waits until one more has, or the time is up."""
         ...
 
+    async def tasks(
+        self, run_id: str, *, after: str = "", mode: str | None = None, limit: int = 100
+    ) -> list[Mapping[str, Any]]:
+        """Tasks of a run by id, those behind `after`: id, mode, input, meta, rollouts, finished."""
+        ...
+
     async def freeze(self, rollout_ids: Iterable[str]) -> None:
         """A trainer reads them into a batch: rewards that come later are stale."""
         ...
@@ -170,7 +176,9 @@ class Store(Protocol):
         """Of the newest attempts, oldest first, stale ones left out."""
         ...
 
-    async def add_spans(self, spans: Sequence[Span]) -> None: ...
+    async def add_spans(self, spans: Sequence[Span]) -> int:
+        """How many were kept: a span whose ids another rollout's has is not."""
+        ...
 
     async def spans(self, rollout_id: str) -> list[Span]: ...
 

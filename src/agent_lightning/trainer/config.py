@@ -85,9 +85,10 @@ class ServerConfig:
     chat_template: str | None = None  # Jinja text, or a path to it
     max_step_timeout: float | str = "30s"  # of agents that set none themselves, as the next one
     retry_strategy: str = "exponential_backoff"
-    worker_key: str | None = field(default=None, repr=False)  # needed off loopback
+    keys_file: str | None = None  # keys that come and go; None: keys.json in the folder that holds the runs
+    worker_key: str | None = field(default=None, repr=False)  # fixed ones, beside those of the file
     admin_key: str | None = field(default=None, repr=False)
-    read_key: str | None = field(default=None, repr=False)  # for GET requests of the API
+    read_key: str | None = field(default=None, repr=False)
     upstreams: Mapping[str, UpstreamConfig] = field(default_factory=dict)  # providers of untrained components, by name
 
     def __post_init__(self) -> None:
@@ -100,14 +101,6 @@ class ServerConfig:
     def client(self) -> ClientConfig:
         """What agents are told. Raises SettingError for what no agent would take."""
         return ClientConfig(max_step_timeout=self.max_step_timeout, retry_strategy=self.retry_strategy)  # type: ignore[arg-type]
-
-    def check_keys(self) -> None:
-        """Raises SettingError for an address that others can reach without keys. Readers of a run have no keys, so
-        this is asked for when something is about to be served."""
-        if self.host not in ("127.0.0.1", "::1", "localhost") and not (self.worker_key and self.admin_key):
-            raise SettingError(
-                f"host is {self.host!r}, which others can reach: set worker_key and admin_key, or bind to 127.0.0.1"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,9 +148,7 @@ class TrainConfig:
             **_from_env(os.environ if env is None else env),
             **_known(given or {}, "argument"),
         }
-        config = cls.of(settings)
-        config.server.check_keys()
-        return config
+        return cls.of(settings)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> TrainConfig:

@@ -15,12 +15,14 @@ from agent_lightning.errors import (
     LightningError,
     NotFound,
     RequestError,
+    ServerBusy,
     SettingError,
 )
 from agent_lightning.wire.protocol import SHOULD_RETRY
 
 RETRY_AFTER_SECONDS = 1
 _NO_RETRY = {SHOULD_RETRY: "false"}
+_STATUS = {"body_too_large": 413, "unsupported_media_type": 415, "request_timeout": 408}  # by code; else 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,7 @@ def error_answer(error: BaseException) -> ErrorAnswer:
     """How a caller is told. What is not one of ours becomes a 500 that does not show its inside."""
     match error:
         case RequestError():
-            return _answer(400, error, "invalid_request_error", error.code)
+            return _answer(_STATUS.get(error.code, 400), error, "invalid_request_error", error.code)
         case SettingError():
             return _answer(400, error, "invalid_request_error", "invalid_value")
         case AccessDenied():
@@ -47,6 +49,11 @@ def error_answer(error: BaseException) -> ErrorAnswer:
             return _answer(410, error, "invalid_request_error", "attempt_ended")
         case EngineBusy():
             return _answer(503, error, "server_error", "engine_busy", {"retry-after": str(RETRY_AFTER_SECONDS)})
+        case ServerBusy():
+            return _answer(429, error, "rate_limit_error", "server_busy", {"retry-after": str(RETRY_AFTER_SECONDS)})
+        case RecursionError():
+            shown = LightningError("the body is nested too deeply to be read")
+            return _answer(400, shown, "invalid_request_error", "nested_too_deeply")
         case TimeoutError():
             return _answer(504, error, "timeout_error", "step_timeout")
         case EngineError():

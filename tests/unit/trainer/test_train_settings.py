@@ -84,12 +84,6 @@ def test_a_run_that_ends_inside_warm_up_is_refused():
         TrainConfig.read({"total_steps": 100}, env={})
 
 
-def test_a_host_that_others_reach_needs_keys():
-    with pytest.raises(SettingError, match="worker_key"):
-        read(host="0.0.0.0")
-    assert read(host="0.0.0.0", worker_key="w", admin_key="a").server.worker_key == "w"
-
-
 def test_component_has_an_alias_and_may_be_one_name():
     assert read(component_of_interest="solver").loop.component == ("solver",)
 
