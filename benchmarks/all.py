@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("update", "generation", "gateway", "store", "injection", "first_update")
+NAMES = ("update", "generation", "gateway", "store", "store_size", "injection", "first_update")
 
 
 def main() -> None:

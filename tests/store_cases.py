@@ -75,4 +75,5 @@ def answered(call: Call, **given: Any) -> Call:
 
 def make_reward(claim: Claim, reward_id: str = "w1", value: float = 1.0, **given: Any) -> Reward:
     fields: dict[str, Any] = {"name": "reward", "value": value}
-    return Reward(id=reward_id, rollout_id=claim.rollout.id, attempt_id=claim.attempt.id, **{**fields, **given})
+    fields |= {"rollout_id": claim.rollout.id, "attempt_id": claim.attempt.id}
+    return Reward(id=reward_id, **{**fields, **given})

@@ -113,5 +113,51 @@ def export(
     go(run, out, checkpoint)
 
 
+@app.command()
+def gc(
+    run: Annotated[str, typer.Argument(help="run (name or folder)")],
+    older_than: Annotated[str, typer.Option(help="age since their end: 90m, 12h, 30d, 8w")] = "30d",
+    keep_training: Annotated[
+        bool, typer.Option("--keep-training/--clear-training", help="keep the text of rollouts that were trained on")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be deleted")] = False,
+) -> None:
+    """Delete text, tokens and spans of old rollouts. Their rows, numbers and rewards stay. Also while the run trains."""
+    from agent_lightning.cli.retention import gc as go
+
+    go(run, older_than=older_than, keep_training=keep_training, dry_run=dry_run)
+
+
+@app.command()
+def forget(
+    run: Annotated[str, typer.Argument(help="run (name or folder); must be stopped")],
+    rollout: Annotated[str, typer.Argument(help="id of the rollout")],
+    whole_task: Annotated[bool, typer.Option("--whole-task", help="and every other rollout of its task")] = False,
+) -> None:
+    """Delete all that was said in one rollout, down to the bytes of the files, and list the versions trained on it."""
+    from agent_lightning.cli.retention import forget as go
+
+    go(run, rollout, whole_task=whole_task)
+
+
+@app.command()
+def backup(
+    run: Annotated[str, typer.Argument(help="run (name or folder)")],
+    out: Annotated[Path, typer.Argument(help="file to write; must not exist")],
+) -> None:
+    """Copy a run's store as it is at this moment. Also while the run trains."""
+    from agent_lightning.cli.backing import backup as go
+
+    go(run, out)
+
+
+@app.command()
+def upgrade(run: Annotated[str, typer.Argument(help="run (name or folder); must be stopped")]) -> None:
+    """Bring the store of an older version to this version's schema."""
+    from agent_lightning.cli.retention import upgrade as go
+
+    go(run)
+
+
 if __name__ == "__main__":
     app()

@@ -49,7 +49,7 @@ def trajectories(run: str, out: Path, *, step: int | None, runs: str) -> None:
         rollouts = [
             rollout
             for rollout in view.rollouts(folder.name, mode="train")
-            if rollout.status is RolloutStatus.FINISHED and step in (None, rollout.step)
+            if rollout.status is RolloutStatus.FINISHED and step in (None, rollout.step) and rollout.cleared_at is None
         ]
         count = write_jsonl(rebuilt(view, config, rollouts), out)
     typer.echo(f"{count} rollouts of {folder.name}: {out}")

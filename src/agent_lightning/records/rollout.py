@@ -55,6 +55,7 @@ class Rollout:
     created_at: float = 0.0  # Unix seconds
     finished_at: float | None = None
     frozen_at: float | None = None  # a trainer read it into a batch: later rewards are stored as stale
+    cleared_at: float | None = None  # its text and tokens were deleted: `gc` and `forget` do
 
 
 class AttemptStatus(StrEnum):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from agent_lightning.errors import Fenced, NotFound
-from agent_lightning.records import Outcome, Rollout, Task
+from agent_lightning.records import Mode, Outcome, Rollout, RolloutStatus, Task
 from agent_lightning.server.access import attempt_of, rollout_access
 from agent_lightning.server.answers import (
     ClaimAnswer,
@@ -150,6 +150,24 @@ async def queue(body: QueueBody, request: Request) -> Mapping[str, Any]:
             )
         )
     return {"queued": await state.store.enqueue(made), "ids": [rollout.id for rollout in made]}
+
+
+@router.get("/rollouts")
+async def ended(
+    request: Request,
+    run: str | None = None,
+    after: Annotated[int, Query(ge=0, lt=2**63)] = 0,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    status: Literal["finished", "cancelled"] | None = None,
+    mode: Mode | None = None,
+) -> Mapping[str, Any]:
+    """Rollouts that have ended, in the order in which they ended. `after` is the `next` of the page before: none is
+    skipped and none comes twice while others end."""
+    state = state_of(request)
+    state.keys.look(key_of(request))
+    wanted = None if status is None else RolloutStatus(status)
+    page = await state.store.page(run or state.run_id, after=after, limit=limit, status=wanted, mode=mode)
+    return {"rollouts": [asdict(rollout) for rollout in page.rollouts], "next": page.next}
 
 
 @router.get("/rollouts/{rollout_id:path}")

@@ -18,7 +18,7 @@ from agent_lightning.records import (
     Rollout,
     RolloutStatus,
 )
-from agent_lightning.store import rollouts, schema
+from agent_lightning.store import rollouts, schema, turns
 from agent_lightning.store.keys import digest, make_key
 from agent_lightning.store.rows import (
     Row,
@@ -36,9 +36,12 @@ from agent_lightning.store.store import RETRIES_PER_ATTEMPT
 _R, _A, _C = schema.rollouts, schema.attempts, schema.calls
 _ATTEMPT_COLUMNS = len(_A.c)
 
-_QUEUED = select(_R).where(_R.c.status == "queued").order_by(_R.c.priority.desc(), _R.c.seq).limit(1)
-_BEST = sql(_QUEUED)
-_BEST_OF_RUN = sql(_QUEUED.where(_R.c.run_id == param("run_id")))
+_BEST = sql(
+    select(_R)
+    .where(_R.c.status == "queued", _R.c.run_id == param("run_id"))
+    .order_by(_R.c.priority.desc(), _R.c.seq)
+    .limit(1)
+)
 _START = sql(update(_R).where(_R.c.id == param("id")).values(**params("attempts", "attempt_id"), status="running"))
 _NEW_ATTEMPT = sql(new_row(_A))
 _BOTH = sql(select(_A, _R).join_from(_A, _R, _A.c.rollout_id == _R.c.id).where(_A.c.id == param("id")))
@@ -54,11 +57,17 @@ _SEAL = sql(
 _TRAINED = sql(
     select(exists().where(_C.c.attempt_id == param("attempt_id"), _C.c.status == "completed", _C.c.trainable.is_(True)))
 )
-_CLOSE = sql(
+_CLOSE = (
     update(_R)
     .where(_R.c.id == param("id"))
     .values(**params("status", "outcome", "detail", "finished_at"), result=func.coalesce(param("result"), _R.c.result))
 )
+_BEFORE = _R.alias("before")
+_NUMBER = select(func.coalesce(func.max(_BEFORE.c.finish_order), 0) + 1).where(
+    _BEFORE.c.run_id == _R.c.run_id, _BEFORE.c.finish_order.is_not(None)
+)
+_FINISH = sql(_CLOSE.values(finish_order=_NUMBER.scalar_subquery()))
+_QUEUE_AGAIN = sql(_CLOSE)
 _FORGET = sql(delete(_A).where(_A.c.id == param("attempt_id"), _A.c.status == "running"))
 _PREVIOUS = select(_A.c.id).where(_A.c.rollout_id == _R.c.id, _A.c.number == _R.c.attempts - 1).scalar_subquery()
 _UNSTART = sql(
@@ -81,9 +90,14 @@ _OPEN = sql(
 def claim(
     db: Connection, worker: str, run_id: str | None, *, lease_seconds: float, now: float, new_id: Callable[[], str]
 ) -> Claim | None:
-    found = db.execute(_BEST) if run_id is None else db.execute(_BEST_OF_RUN, {"run_id": run_id})
-    row = found.fetchone()
-    return None if row is None else _start(db, rollout_of(row), worker, new_id(), lease_seconds=lease_seconds, now=now)
+    if run_id is None:
+        run_id = turns.next_run(db)
+    row = db.execute(_BEST, {"run_id": run_id}).fetchone()
+    if row is None:
+        return None
+    rollout = rollout_of(row)
+    turns.serve(db, rollout.run_id)
+    return _start(db, rollout, worker, new_id(), lease_seconds=lease_seconds, now=now)
 
 
 def start_live(
@@ -278,7 +292,7 @@ def _close(db: Connection, rollout: Rollout, result: str | None) -> Rollout:
         "finished_at": rollout.finished_at,
         "result": result,
     }
-    db.execute(_CLOSE, changed)
+    db.execute(_QUEUE_AGAIN if rollout.finished_at is None else _FINISH, changed)
     return rollout if result is None else replace(rollout, result=parsed(result))
 
 
@@ -312,6 +326,14 @@ def cancel(db: Connection, rollout_ids: Iterable[str], now: float) -> int:
         rollout = rollouts.find(db, rollout_id)
         _close(db, replace(rollout, status=RolloutStatus.CANCELLED, detail="cancelled", finished_at=now), None)
     return len(found)
+
+
+def cancel_one(db: Connection, rollout_id: str, now: float) -> Rollout:
+    rollout = rollouts.find(db, rollout_id)
+    if rollout.status is RolloutStatus.FINISHED:
+        raise Conflict(f"rollout {rollout_id!r} has finished as {rollout.outcome} and cannot be cancelled")
+    cancel(db, [rollout_id], now)
+    return rollouts.find(db, rollout_id)
 
 
 def result_text(result: object) -> str | None:

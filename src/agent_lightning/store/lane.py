@@ -19,6 +19,7 @@ from agent_lightning.errors import LightningError, StoreError
 T = TypeVar("T")
 Operation = Callable[[sqlite3.Connection], Any]
 GROUP = 256  # operations in one transaction at most: bounds how long the first one waits
+LOOK_SECONDS = 0.05  # an idle lane looks this often for what other processes have written
 
 
 class _Job:
@@ -38,7 +39,8 @@ class _Job:
 class Lane:
     """`begin` opens a group ("BEGIN IMMEDIATE" to write, "BEGIN" to read one consistent state).
 
-    `explain` makes a StoreError of the database's errors; `committed` hears how many rows were written so far.
+    `explain` makes a StoreError of the database's errors; `committed` hears how many rows were written so far, and
+    `foreign` that another connection than this one has written.
     """
 
     def __init__(
@@ -49,11 +51,14 @@ class Lane:
         name: str,
         explain: Callable[[Exception], StoreError],
         committed: Callable[[int], None] | None = None,
+        foreign: Callable[[], None] | None = None,
     ) -> None:
         self._connection = connection
         self._begin = begin
         self._explain = explain
         self._committed = committed
+        self._foreign = foreign
+        self._seen_version: int | None = None
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
@@ -83,17 +88,32 @@ class Lane:
 
     def _work(self) -> None:
         last = False
+        self._look()
         while not last:
             group, last = self._gather()
             if group:
                 self._transact(group)
                 _answer(group)
+            self._look()
         self._connection.close()
 
+    def _look(self) -> None:
+        """SQLite counts the commits of other connections; what it cannot count now, the next operation will tell."""
+        if self._foreign is None:
+            return
+        with contextlib.suppress(sqlite3.Error):
+            version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+            if self._seen_version not in (None, version):
+                self._foreign()
+            self._seen_version = version
+
     def _gather(self) -> tuple[list[_Job], bool]:
-        """Everything that waits, at least one; True with it when the lane closes."""
+        """Everything that waits; nothing when it is time to look around; True with it when the lane closes."""
         group: list[_Job] = []
-        job = self._jobs.get()
+        try:
+            job = self._jobs.get(timeout=None if self._foreign is None else LOOK_SECONDS)
+        except queue.Empty:
+            return group, False
         while job is not None:
             if not job.future.cancelled():
                 group.append(job)

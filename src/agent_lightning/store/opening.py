@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
 from agent_lightning.errors import SettingError, StoreError
 from agent_lightning.store import schema
@@ -35,8 +36,24 @@ def connect(path: str, durability: Durability) -> sqlite3.Connection:
     return connection
 
 
+def address(path: Path) -> str:
+    return f"file:{quote(str(path.resolve()))}"
+
+
+def read_file(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write, beside whoever does. Raises sqlite3.Error."""
+    db = sqlite3.connect(f"{address(path)}?mode=ro", uri=True, timeout=BUSY_MS / 1000, check_same_thread=False)
+    try:
+        db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        return db
+    except sqlite3.Error:
+        db.close()
+        raise
+
+
 def _pragmas(durability: Durability) -> list[str]:
     return [
+        "auto_vacuum = INCREMENTAL",  # of a new file: what `gc` frees can be given back piece by piece
         "journal_mode = WAL",
         f"synchronous = {_SYNCHRONOUS[durability]}",
         "temp_store = MEMORY",
@@ -64,11 +81,33 @@ def _bring_forward(path: str, connection: sqlite3.Connection) -> None:
     from agent_lightning.store import migrations  # Alembic takes a fifth of a second to import
 
     if revision and not migrations.knows(revision):
-        raise StoreError(
-            f"{path} was written by a newer version of agent-lightning (schema {revision!r}, this one knows up to "
-            f"{schema.REVISION!r}): install that version, or start with a new file"
-        )
+        raise newer(path, revision)
     migrations.upgrade(connection)
+
+
+def newer(path: str, revision: str) -> StoreError:
+    return StoreError(
+        f"{path} was written by a newer version of agent-lightning (schema {revision!r}, this one knows up to "
+        f"{schema.REVISION!r}): go on with that version (pip install -U agent-lightning), or with a new file; nothing "
+        "was changed"
+    )
+
+
+def is_older(path: str, connection: sqlite3.Connection) -> bool:
+    """Whether `bring_forward` would change it. Raises StoreError for a file that is newer, foreign or empty."""
+    try:
+        revision = _revision(path, connection)
+    except sqlite3.Error as error:
+        raise explain(path, error) from error
+    if revision == schema.REVISION:
+        return False
+    if revision is None:
+        raise StoreError(f"{path} is empty: nobody has kept anything in it yet")
+    from agent_lightning.store import migrations
+
+    if revision and not migrations.knows(revision):
+        raise newer(path, revision)
+    return True
 
 
 def _revision(path: str, connection: sqlite3.Connection) -> str | None:

@@ -38,6 +38,7 @@ _PUT_SPAN = sql(
         where=_S.c.rollout_id.is_not_distinct_from(_SPAN.excluded.rollout_id),
     )
 )
+_CLEARED = sql(select(_R.c.id).where(_R.c.id.in_(any_of("ids")), _R.c.cleared_at.is_not(None)))
 _SPANS = sql(select(_S).where(_S.c.rollout_id == param("rollout_id")).order_by(_S.c.start_ns, _S.c.seq))
 
 
@@ -68,9 +69,11 @@ def of_newest(db: Connection, rollout_ids: Sequence[str]) -> dict[str, list[Rewa
 
 def add_spans(db: Connection, rows: Sequence[Row]) -> int:
     """The same span again replaces the first: it may be sent when it starts and when it ends. One rollout's never
-    replaces another's. Gives how many were kept."""
+    replaces another's, and those of a cleared rollout are left out. Gives how many were kept."""
+    named = {row["rollout_id"] for row in rows if row["rollout_id"] is not None}
+    cleared = {row[0] for row in db.execute(_CLEARED, {"ids": ids_text(named)})}
     before = db.total_changes
-    db.executemany(_PUT_SPAN, rows)
+    db.executemany(_PUT_SPAN, [row for row in rows if row["rollout_id"] not in cleared])
     return db.total_changes - before
 
 

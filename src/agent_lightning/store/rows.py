@@ -122,12 +122,14 @@ def rollout_row(rollout: Rollout) -> Row:
         "created_at": rollout.created_at,
         "finished_at": rollout.finished_at,
         "frozen_at": rollout.frozen_at,
+        "finish_order": None,
+        "cleared_at": rollout.cleared_at,
     }
 
 
 def rollout_of(row: Sequence[Any]) -> Rollout:
     fields = dict(zip(_ROLLOUT, row, strict=True))
-    del fields["seq"], fields["task_id"], fields["attempt_id"]
+    del fields["seq"], fields["task_id"], fields["attempt_id"], fields["finish_order"]
     fields["task"] = Task(**_decode(fields["task"]))
     fields["status"] = RolloutStatus(fields["status"])
     fields["outcome"] = _outcome(fields["outcome"])

@@ -21,7 +21,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0001"  # newest revision in migrations/versions
+REVISION = "0002"  # newest revision in migrations/versions
 
 metadata = MetaData(
     naming_convention={
@@ -89,6 +89,8 @@ rollouts = Table(
     _time("created_at"),
     Column("finished_at", Float),
     Column("frozen_at", Float),
+    Column("finish_order", BigInteger),  # 1, 2, 3 ... within the run, in the order of the commits that ended them
+    Column("cleared_at", Float),  # its text and tokens were deleted
     UniqueConstraint("id"),
 )
 _QUEUED = text("status = 'queued'")
@@ -109,6 +111,31 @@ Index(
 )
 Index("ix_rollouts_order", rollouts.c.run_id, rollouts.c.step, rollouts.c.group_id, rollouts.c.sibling)
 Index("ix_rollouts_finished", rollouts.c.id, rollouts.c.status)
+_ENDED = text("finish_order IS NOT NULL")
+Index(
+    "ix_rollouts_finish_order",
+    rollouts.c.run_id,
+    rollouts.c.finish_order,
+    unique=True,
+    sqlite_where=_ENDED,
+    postgresql_where=_ENDED,
+)
+_AT_WORK = text("status = 'running'")
+Index(
+    "ix_rollouts_at_work",
+    rollouts.c.run_id,
+    rollouts.c.mode,
+    rollouts.c.status,  # the same in every entry; with it the index alone answers
+    sqlite_where=_AT_WORK,
+    postgresql_where=_AT_WORK,
+)
+
+turns = Table(
+    "turns",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    _number("served"),  # number of the run's newest claim among all claims
+)
 
 attempts = Table(
     "attempts",

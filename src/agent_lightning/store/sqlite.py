@@ -22,11 +22,10 @@ from agent_lightning.store.doors import Doors
 from agent_lightning.store.lane import Lane, Signal
 from agent_lightning.store.rollouts import enqueue as enqueue_rows
 from agent_lightning.store.rollouts import queued_row
-from agent_lightning.store.store import Access, Admission, BatchRecord
+from agent_lightning.store.store import Access, Admission, BatchRecord, Page
 
 T = TypeVar("T")
 LIVE_REWARD_SECONDS = 86_400.0
-LOOK_AGAIN_SECONDS = 1.0  # a waiter looks by itself too: another process may have written
 
 
 def _uuid() -> str:
@@ -55,6 +54,9 @@ class SqliteStore:
         self._new_id = new_id
         self._live_seconds = live_reward_seconds
         explain = opening.explainer(path)
+        self._queued = Signal()  # a rollout may be claimed
+        self._over = Signal()  # a rollout finished or was cancelled
+        self._doors = Doors()
         self._checkpointer = None if others is None else Checkpointer(others[1])
         self._writer = Lane(
             writer,
@@ -62,13 +64,11 @@ class SqliteStore:
             name="store-writer",
             explain=explain,
             committed=self._checkpointer and self._checkpointer.committed,
+            foreign=None if others is None else self._anything_changed,
         )
         self._reader = self._writer
         if others is not None:
             self._reader = Lane(others[0], begin="BEGIN", name="store-reader", explain=explain)
-        self._queued = Signal()  # a rollout may be claimed
-        self._over = Signal()  # a rollout finished or was cancelled
-        self._doors = Doors()
 
     @classmethod
     async def open(
@@ -156,7 +156,7 @@ class SqliteStore:
             left = ends - time.monotonic()
             if claim is not None or left <= 0:
                 return claim
-            await self._queued.wait(seen, min(left, LOOK_AGAIN_SECONDS))
+            await self._queued.wait(seen, left)
 
     async def _claim(self, worker: str, run_id: str | None, lease_seconds: float) -> Claim | None:
         """One look. If the asker is cancelled while it is answered, the claim is given back."""
@@ -226,12 +226,21 @@ class SqliteStore:
     def _some_changed(self, which: Sized | int) -> None:
         """Called in the writer's lane with those that were ended, or how many."""
         if which:
-            self._doors.forget_all()
-            self._queued.notify()
-            self._over.notify()
+            self._anything_changed()
+
+    def _anything_changed(self) -> None:
+        """Called in the writer's lane, also when another process has written."""
+        self._doors.forget_all()
+        self._queued.notify()
+        self._over.notify()
 
     async def cancel(self, rollout_ids: Iterable[str]) -> int:
         return await self._write(attempts.cancel, list(rollout_ids), self._clock(), after=self._some_changed)
+
+    async def cancel_one(self, rollout_id: str) -> Rollout:
+        return await self._write(
+            attempts.cancel_one, rollout_id, self._clock(), after=lambda _: self._anything_changed()
+        )
 
     async def rollout(self, rollout_id: str) -> Rollout:
         return await self._read(rollouts.find, rollout_id)
@@ -240,6 +249,17 @@ class SqliteStore:
         self, run_id: str, *, step: int | None = None, mode: str | None = None, ids: Iterable[str] | None = None
     ) -> list[Rollout]:
         return await self._read(rollouts.listed, run_id, step, mode, None if ids is None else list(ids))
+
+    async def page(
+        self,
+        run_id: str,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        status: RolloutStatus | None = None,
+        mode: str | None = None,
+    ) -> Page:
+        return await self._read(rollouts.page, run_id, after, limit, status, mode)
 
     async def finished(self, ids: Sequence[str], *, wait_seconds: float = 0.0) -> set[str]:
         """Returns at once when all of them are over."""
@@ -253,7 +273,7 @@ class SqliteStore:
             left = ends - time.monotonic()
             if len(over) == wanted or len(over) > known or left <= 0:
                 return over
-            await self._over.wait(seen, min(left, LOOK_AGAIN_SECONDS))
+            await self._over.wait(seen, left)
 
     async def tasks(
         self, run_id: str, *, after: str = "", mode: str | None = None, limit: int = 100

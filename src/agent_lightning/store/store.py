@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from agent_lightning.records import Call, Claim, Outcome, PolicyVersion, Reward, Rollout, Span
+from agent_lightning.records import Call, Claim, Outcome, PolicyVersion, Reward, Rollout, RolloutStatus, Span
 
 Scope = Literal["calls", "rewards"]
 
@@ -51,6 +51,14 @@ class BatchRecord:
     created_at: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Ended rollouts in the order in which they ended."""
+
+    rollouts: tuple[Rollout, ...]
+    next: int  # cursor to go on from; the one that was given when nothing has ended since
+
+
 class Store(Protocol):
     # --- runs -------------------------------------------------------------------------------------------------
     async def open_run(
@@ -78,13 +86,18 @@ class Store(Protocol):
 
     # --- rollouts and attempts --------------------------------------------------------------------------------
     async def enqueue(self, rollouts: Sequence[Rollout]) -> int:
-        """Queue those whose id is new; gives how many were."""
+        """Queue those whose id is new; gives how many were. Raises Conflict, and queues none, when an id is taken by a
+        rollout of another run, task or mode."""
         ...
 
     async def claim(
         self, worker: str, *, lease_seconds: float, wait_seconds: float = 0.0, run_id: str | None = None
     ) -> Claim | None:
-        """Start an attempt at the best queued rollout: priority, then age. Waits up to `wait_seconds` for one."""
+        """Start an attempt at the best queued rollout: priority, then age. Waits up to `wait_seconds` for one.
+
+        Without `run_id` the runs that wait with the highest priority take turns: the one with the fewest claimed
+        rollouts running, then the one that was served longest ago.
+        """
         ...
 
     async def start_live(self, rollout: Rollout, worker: str, *, lease_seconds: float) -> Claim:
@@ -122,7 +135,11 @@ class Store(Protocol):
         ...
 
     async def cancel(self, rollout_ids: Iterable[str]) -> int:
-        """Cancel those that have not finished; running attempts are sealed."""
+        """Cancel those that have not finished; running attempts are sealed. Gives how many were."""
+        ...
+
+    async def cancel_one(self, rollout_id: str) -> Rollout:
+        """The same again is harmless. Raises NotFound, and Conflict for a rollout that has finished."""
         ...
 
     async def rollout(self, rollout_id: str) -> Rollout: ...
@@ -131,6 +148,19 @@ class Store(Protocol):
         self, run_id: str, *, step: int | None = None, mode: str | None = None, ids: Iterable[str] | None = None
     ) -> list[Rollout]:
         """In order of (step, group, sibling)."""
+        ...
+
+    async def page(
+        self,
+        run_id: str,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        status: RolloutStatus | None = None,
+        mode: str | None = None,
+    ) -> Page:
+        """Rollouts that have finished or were cancelled, in the order of the commits that ended them, from the cursor
+        on. Whatever ends meanwhile comes on a later page: none is skipped, none comes twice."""
         ...
 
     async def finished(self, ids: Sequence[str], *, wait_seconds: float = 0.0) -> set[str]:
@@ -177,7 +207,8 @@ class Store(Protocol):
         ...
 
     async def add_spans(self, spans: Sequence[Span]) -> int:
-        """How many were kept: a span whose ids another rollout's has is not."""
+        """How many were kept: not those whose ids another rollout's has, nor those of a rollout whose text was deleted,
+        which what comes late must not bring back."""
         ...
 
     async def spans(self, rollout_id: str) -> list[Span]: ...

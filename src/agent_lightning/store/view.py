@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from urllib.parse import quote
 
 from sqlalchemy import func, select
 
@@ -52,20 +51,18 @@ class StoreView:
         if not path.is_file():
             raise StoreError(f"{path} does not exist: the run has no store yet")
         try:
-            self._db = _read_only(path)
+            self._db = read_only(path)
         except sqlite3.Error as error:
             raise opening.explain(str(path), error) from error
         try:
-            found = self._read(lambda db: db.execute("SELECT version_num FROM alembic_version").fetchone())
+            if opening.is_older(str(path), self._db):
+                raise StoreError(
+                    f"{path} was written by an older version of agent-lightning: bring it forward with `agent-lightning "
+                    f"upgrade {path.parent}`, or look at it with that version"
+                )
         except StoreError:
             self._db.close()
             raise
-        if found is None or found[0] != schema.REVISION:
-            self._db.close()
-            raise StoreError(
-                f"{path} has schema {found and found[0]!r}, this version reads {schema.REVISION!r}: look at it with the "
-                "version of agent-lightning that trains it"
-            )
 
     def close(self) -> None:
         self._db.close()
@@ -78,9 +75,12 @@ class StoreView:
     ) -> None:
         self.close()
 
+    def runs(self) -> list[Mapping[str, Any]]:
+        return self._read(training.runs)
+
     def run(self, run_id: str) -> Mapping[str, Any]:
         """Id, settings, holder, held_since, lease_until, created_at, ended_at. Raises NotFound."""
-        found = [run for run in self._read(training.runs) if run["id"] == run_id]
+        found = [run for run in self.runs() if run["id"] == run_id]
         if not found:
             raise NotFound(f"{self.path} holds no run {run_id!r}")
         return found[0]
@@ -143,16 +143,11 @@ class StoreView:
             raise opening.explain(str(self.path), error) from error
 
 
-def _read_only(path: Path) -> sqlite3.Connection:
-    where = f"file:{quote(str(path.resolve()))}"
-    wait = opening.BUSY_MS / 1000
-    db = sqlite3.connect(f"{where}?mode=ro", uri=True, timeout=wait, check_same_thread=False)
+def read_only(path: Path) -> sqlite3.Connection:
     try:
-        db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        return db
-    except sqlite3.Error as error:
-        db.close()
-        if not isinstance(error, sqlite3.OperationalError) or path.with_name(path.name + "-wal").exists():
+        return opening.read_file(path)
+    except sqlite3.OperationalError:
+        if path.with_name(path.name + "-wal").exists():
             raise
     # A closed store in a folder where nothing may be written: without a log there is nothing to share.
-    return sqlite3.connect(f"{where}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+    return sqlite3.connect(f"{opening.address(path)}?mode=ro&immutable=1", uri=True, check_same_thread=False)

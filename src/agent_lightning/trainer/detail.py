@@ -94,6 +94,7 @@ def why_untrained(call: Call, credited: Credited, config: TrainConfig) -> str | 
         (call.status is CallStatus.RUNNING, "it is still running"),
         (call.status is CallStatus.SEALED, "its attempt ended before the answer was complete"),
         (call.status is CallStatus.BROKEN, f"it broke: {call.error or 'no reason was recorded'}"),
+        (rollout.cleared_at is not None, "its text and tokens were deleted; its numbers were kept"),
         (not call.trainable, f"its tokens failed a check: {call.error or 'no reason was recorded'}"),
         (call.policy != config.replica.policy, f"it was answered by policy {call.policy!r}"),
         (not call.sampled_ids, "the model wrote nothing"),

@@ -85,11 +85,12 @@ def chosen_tasks(
 
 
 def _rollouts(view: StoreView, run: Overview, held: Held) -> dict[str, Rollout]:
-    """Finished rollouts of one evaluation by task id."""
+    """Rollouts of one evaluation that have their text, by task id."""
     label, mode = ("val", "val") if held.label == "eval" else (held.label, "test")
     prefix = f"{run.folder.name}.{label}-{held.step:06d}."
     found = view.rollouts(run.folder.name, step=held.step, mode=mode)
-    return {rollout.task.id: rollout for rollout in found if rollout.id.startswith(prefix)}
+    kept = [rollout for rollout in found if rollout.cleared_at is None]
+    return {rollout.task.id: rollout for rollout in kept if rollout.id.startswith(prefix)}
 
 
 def _side(label: str, held: Held, rollout: Rollout, calls: Sequence[Call], wording: Wording) -> Side:

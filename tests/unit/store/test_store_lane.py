@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from agent_lightning.errors import NotFound, StoreError
+from agent_lightning.records import Outcome
 from agent_lightning.store.lane import Lane, Signal
 from agent_lightning.store.opening import explainer
+from agent_lightning.store.sqlite import SqliteStore
+from store_cases import make_rollout
 
 
 @pytest.fixture
@@ -146,3 +150,52 @@ async def test_a_signal_wakes_waiters_of_other_loops() -> None:
     assert await here
     await asyncio.to_thread(thread.join, 5)
     assert woken == [True]
+
+
+async def test_what_another_process_queues_is_claimed_at_once(tmp_path: Path) -> None:
+    """No waiter polls: SQLite counts foreign commits, and an idle lane looks at the count every 50 ms."""
+    store = await SqliteStore.open(tmp_path / "store.db")
+    elsewhere = await SqliteStore.open(tmp_path / "store.db")
+    waiting = asyncio.create_task(store.claim("w", lease_seconds=60, wait_seconds=10))
+    over = asyncio.create_task(store.finished(["r1"], wait_seconds=10))
+    await asyncio.sleep(0.2)
+    started = time.monotonic()
+    await elsewhere.enqueue([make_rollout("r1")])
+    claim = await waiting
+    assert claim is not None
+    await elsewhere.end_attempt(claim.attempt.id, Outcome.OK)
+    assert await over == {"r1"}
+    assert time.monotonic() - started < 5.0
+    for _ in range(500):  # what was remembered of the key is forgotten at the next look
+        access = await store.access(claim.key)
+        assert access is not None
+        if not access.calls_open:
+            break
+        await asyncio.sleep(0.01)
+    assert not access.calls_open
+    await store.close()
+    await elsewhere.close()
+
+
+async def test_a_commit_just_after_a_waiter_looked_is_not_missed(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "store.db")
+    elsewhere = await SqliteStore.open(tmp_path / "store.db")
+    for number in range(20):
+        waiting = asyncio.create_task(store.claim("w", lease_seconds=60, wait_seconds=10))
+        await asyncio.sleep(0.002 * (number % 5))
+        await elsewhere.enqueue([make_rollout(f"r{number}")])
+        async with asyncio.timeout(5):
+            assert await waiting is not None
+    await store.close()
+    await elsewhere.close()
+
+
+async def test_its_own_writes_and_their_move_into_the_file_wake_nobody(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "store.db")
+    seen = store._over.seen
+    for start in range(0, 5_000, 500):
+        await store.enqueue([make_rollout(f"r{number}") for number in range(start, start + 500)])
+        await store.rollouts("run", step=1)
+    await asyncio.sleep(0.3)
+    assert store._over.seen == seen
+    await store.close()
