@@ -54,10 +54,10 @@ def neutral(reply: dict[str, Any], *, calls: bool = True) -> dict[str, Any]:
     text = "".join(reply["pieces"])
     reason = "tool_calls" if made else "length" if reply["cut"] else "stop"
     logprobs = entries(reply["pieces"]) if reply["logprobs"] else None
-    said = choice(0, message(text, made, ""), reason, logprobs)
+    said = choice(0, message(text, made), reason, logprobs)
     count = len(reply["pieces"])
     heading = Heading(call_id="c1", created=1_800_000_000, model="m")
-    return with_token_ids(completion(heading, [said], usage(5, count, reply["cached"], 0)), range(5), [range(count)])
+    return with_token_ids(completion(heading, [said], usage(5, count, reply["cached"])), range(5), [range(count)])
 
 
 def entries(pieces: list[str]) -> list[dict[str, Any]]:

@@ -1,10 +1,10 @@
-"""The command `agent-lightning`. `work` runs on the base install; the other commands need the extra `server`."""
+"""The command `agent-lightning`. `work`, `run` and `inspect` run on the base install; the others need the extra `server`."""
 
 from __future__ import annotations
 
 import sys
 
-BASE = ("work",)  # commands of the agent's process: standard library and wrapt only
+BASE = ("work", "run", "inspect")  # commands of the agent's process: standard library and wrapt only
 
 
 def main() -> None:
@@ -13,9 +13,7 @@ def main() -> None:
 
     try:
         if sys.argv[1:2] and sys.argv[1] in BASE:
-            from agent_lightning.cli.work import work
-
-            work(sys.argv[2:])
+            _base(sys.argv[1], sys.argv[2:])
         else:
             _full()
     except LightningError as error:
@@ -23,6 +21,21 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _base(name: str, arguments: list[str]) -> None:
+    if name == "work":
+        from agent_lightning.cli.work import work
+
+        work(arguments)
+    elif name == "run":
+        from agent_lightning.client.launch.command import run
+
+        run(arguments)
+    else:
+        from agent_lightning.client.launch.inspection import inspect
+
+        inspect(arguments)
 
 
 def _full() -> None:
@@ -35,6 +48,6 @@ def _full() -> None:
             raise
         raise MissingExtra(
             f"this command needs {error.name!r}, which is not installed: pip install 'agent-lightning[train]'; "
-            "`agent-lightning work` runs without it"
+            "`agent-lightning work`, `run` and `inspect` run without it"
         ) from error
     app()

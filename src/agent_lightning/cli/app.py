@@ -64,6 +64,18 @@ def work() -> None:
 
 
 @app.command()
+def run() -> None:
+    """Run an unchanged program under training (`agent-lightning run --help`)."""
+    raise typer.Exit(0)  # answered by cli/__init__ before this app is imported
+
+
+@app.command()
+def inspect() -> None:
+    """Run a program once against a stand-in model and list its calls and components (`inspect --help`)."""
+    raise typer.Exit(0)  # answered by cli/__init__ before this app is imported
+
+
+@app.command()
 def show(
     name: Annotated[str, typer.Argument(help="run (name or folder) or id of a rollout")],
     run: Annotated[str | None, typer.Option(help="run that holds the rollout")] = None,

@@ -1,25 +1,27 @@
 """One LLM call on its way out: recognise it, decide where it goes, and name it.
 
 What is decided here: POST, a known path suffix, a JSON body with "model". Only URL, Host, keys and our own headers are
-changed; the body is never touched. Knows nothing of any HTTP library but the shape of its request.
+changed; the body is never touched. Knows nothing of any HTTP library but the shape of its request. All of it runs in
+the agent's thread at every call, so headers are read once, as bytes, and what a scope always says is made once.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import uuid
+import os
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
-from agent_lightning.client import frameworks
-from agent_lightning.client.scope import Scope, current
+from agent_lightning.client import frameworks, naming
+from agent_lightning.client.scope import Scope
 from agent_lightning.wire import protocol
 
 _SUFFIXES = ("/chat/completions", "/responses", "/completions", "/messages")
-_CONTENT = ("messages", "input", "prompt")
+_UNMISTAKABLE = frozenset({"/chat/completions", "/messages"})
 # What belongs to the provider and must not reach the gateway.
 PROVIDER_HEADERS = (
     "authorization",
@@ -31,115 +33,133 @@ PROVIDER_HEADERS = (
     "cookie",
     "proxy-authorization",
 )
-# The last routed call of this context: (attempt, body hash, call id, whether its time ran out). An SDK sends its
+_CALL_ID, _COMPONENT, _PARENT, _RETRIES, _DEADLINE = (
+    name.encode("ascii")
+    for name in (protocol.CALL_ID, protocol.COMPONENT, protocol.PARENT_SPAN, protocol.RETRY_COUNT, protocol.DEADLINE)
+)
+_DROPPED = frozenset(name.encode("ascii") for name in (*PROVIDER_HEADERS, "host"))
+# The last routed call of this context: (attempt, body, call id, whether its time ran out). An SDK sends its
 # retries from the context of the call, so a repeated body under a retry count is the same call.
-_LAST: ContextVar[tuple[str, str, str, bool] | None] = ContextVar("agent_lightning_last_call", default=None)
+_LAST: ContextVar[tuple[str, bytes, str, bool] | None] = ContextVar("agent_lightning_last_call", default=None)
+
+Headers = Sequence[tuple[bytes, bytes, bytes]]  # (name as it is written, name in lower case, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedCall:
-    """A call that goes to the training server."""
+class SeenCall:
+    """An LLM call of a recorded rollout. This one goes to its own provider; see PlannedCall."""
 
     scope: Scope
-    call_id: str
-    url: str
-    headers: dict[str, str]  # added after the provider's were dropped
     component: tuple[str, ...]
-    model: str
-    body_hash: str
-    repeated: bool  # the SDK's own retry of a call that we have sent before
-    expired: bool  # ... whose time ran out: it is not sent again
-    messages: Any = None  # of the body, under debug_trace
+    content: bytes  # the body as it was sent
+    url: Any  # where it was going, as its library writes it
+
+    def body(self) -> dict[str, Any]:
+        """The parsed body; empty when it is no JSON object, which its receiver will say."""
+        return _parsed(self.content) or {}
 
 
-def suffix_of(method: str, path: str) -> str | None:
-    if method != "POST":
-        return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCall(SeenCall):
+    """A call that goes to the training server."""
+
+    call_id: str
+    suffix: str
+    headers: list[tuple[bytes, bytes, bytes]]  # the caller's without its provider's, and ours; no Host yet
+    expired: bool  # the SDK's own retry of a call whose time ran out: it is not sent again
+
+
+def suffix_of(path: str) -> str | None:
     path = path.rstrip("/")
+    if not path.endswith(_SUFFIXES):
+        return None
     return next((suffix for suffix in _SUFFIXES if path.endswith(suffix)), None)
 
 
-def plan(method: str, path: str, headers: Any, content: bytes) -> PlannedCall | None:
-    """The routed call that this request becomes, None when it goes where it was going."""
-    scope = current()
-    if scope is None or not scope.routed:
+def plan(scope: Scope, url: Any, path: str, headers: Headers, content: bytes) -> SeenCall | None:
+    """What this POST of `scope` is: a call that is routed, one that goes where it was going, None when it is no call."""
+    suffix = suffix_of(path)
+    if suffix is None:
         return None
-    suffix = suffix_of(method, path)
-    if suffix is None or protocol.CALL_ID in headers:  # the second: a layer above has routed it
+    known = {name: value for _, name, value in headers}
+    if _CALL_ID in known or not _is_call(suffix, known, content):  # the first: a layer above has routed it
         return None
-    body = _body(suffix, headers, content)
-    if body is None:
-        return None
-    scope.record.count("calls_seen")
-    component = path_here(scope)
+    component = naming.path_here(scope)
     if not scope.choice.matches(component):
+        scope.record.count("calls_seen")
         scope.record.count("calls_passed")
-        return None
-    return _routed(scope, component, suffix=suffix, body=body, headers=headers, content=content)
-
-
-def path_here(scope: Scope) -> tuple[str, ...]:
-    """Names from the outermost agent to the innermost part that is running now."""
-    inner = frameworks.current_component()
-    head = scope.component
-    if not head and scope.choice.label is not None:
-        head = (scope.choice.label,)
-    return (*head, *inner[1:]) if head and inner and head[-1] == inner[0] else (*head, *inner)
+        return SeenCall(scope=scope, component=component, content=content, url=url)
+    call_id, expired = _identity(scope, content, known)
+    return PlannedCall(
+        scope=scope,
+        component=component,
+        content=content,
+        url=url,
+        call_id=call_id,
+        suffix=suffix,
+        headers=_headers(scope, headers, call_id, component),
+        expired=expired,
+    )
 
 
 def expire(call: PlannedCall) -> None:
     """Remember that this call's time ran out, so that the SDK's retries of it end at once."""
-    _LAST.set((call.scope.attempt_id, call.body_hash, call.call_id, True))
+    _LAST.set((call.scope.attempt_id, call.content, call.call_id, True))
 
 
-def _body(suffix: str, headers: Any, content: bytes) -> dict[str, Any] | None:
-    """The parsed body, None when this is no LLM call."""
-    if suffix == "/messages" and "anthropic-version" not in headers:
-        return None
-    if content.lstrip()[:1] != b"{":
-        return None
+def _is_call(suffix: str, headers: dict[bytes, bytes], content: bytes) -> bool:
+    """Whether this is what an LLM API takes. Parses only where the path leaves a doubt: a prompt may be long."""
+    if suffix == "/messages" and b"anthropic-version" not in headers:
+        return False
+    if content[:1] != b"{" and content.lstrip()[:1] != b"{":
+        return False
+    if suffix in _UNMISTAKABLE:
+        return b'"model"' in content and b'"messages"' in content
+    body = _parsed(content)
+    return body is not None and isinstance(body.get("model"), str) and ("input" in body or "prompt" in body)
+
+
+def _parsed(content: bytes) -> dict[str, Any] | None:
     try:
         body = json.loads(content)
     except ValueError:
         return None
-    if not isinstance(body.get("model"), str) or not any(name in body for name in _CONTENT):
-        return None
-    return body
+    return body if isinstance(body, dict) else None
 
 
-def _routed(
-    scope: Scope, component: tuple[str, ...], *, suffix: str, body: dict[str, Any], headers: Any, content: bytes
-) -> PlannedCall:
-    body_hash = hashlib.sha256(content).hexdigest()
-    last = _LAST.get()
-    repeated = _retry_count(headers) > 0 and last is not None and last[:2] == (scope.attempt_id, body_hash)
-    call_id = last[2] if repeated and last is not None else f"call-{uuid.uuid4().hex}"
-    if repeated:
-        scope.record.count("retries")
-    else:
-        scope.record.begin_call(call_id)
-        _LAST.set((scope.attempt_id, body_hash, call_id, False))
-    added = {
-        "Authorization": f"Bearer {scope.key}",
-        protocol.CALL_ID: call_id,
-        protocol.PARENT_SPAN: frameworks.current_parent(scope.trace_id) or scope.span_id,
-    }
+def _identity(scope: Scope, content: bytes, headers: dict[bytes, bytes]) -> tuple[str, bool]:
+    """The id of this logical call, and whether its time has run out; the SDK's own retry keeps its call's id."""
+    retries = headers.get(_RETRIES, b"0")
+    if retries.isdigit() and int(retries) > 0:
+        last = _LAST.get()
+        if last is not None and last[:2] == (scope.attempt_id, content):
+            scope.record.count("calls_seen")
+            scope.record.count("retries")
+            return last[2:]
+    call_id = f"call-{os.urandom(16).hex()}"
+    scope.record.begin_call(call_id)
+    _LAST.set((scope.attempt_id, content, call_id, False))
+    return call_id, False
+
+
+def _headers(
+    scope: Scope, headers: Headers, call_id: str, component: tuple[str, ...]
+) -> list[tuple[bytes, bytes, bytes]]:
+    kept = [header for header in headers if header[1] not in _DROPPED]
+    kept += _always(scope.key or "", scope.config.max_step_timeout)
+    kept.append((_CALL_ID, _CALL_ID, call_id.encode()))
+    kept.append((_PARENT, _PARENT, (frameworks.current_parent(scope.trace_id) or scope.span_id).encode()))
     if component:
-        added[protocol.COMPONENT] = "/".join(quote(name, safe="") for name in component)
-    return PlannedCall(
-        scope=scope,
-        call_id=call_id,
-        url=f"{scope.config.endpoint}/v1{suffix}",
-        headers=added,
-        component=component,
-        model=body["model"],
-        body_hash=body_hash,
-        repeated=repeated,
-        expired=repeated and last is not None and last[3],
-        messages=body.get("messages") if scope.config.debug_trace else None,
-    )
+        kept.append((_COMPONENT, _COMPONENT, _spelled(component)))
+    return kept
 
 
-def _retry_count(headers: Any) -> int:
-    value = headers.get(protocol.RETRY_COUNT, "0")
-    return int(value) if value.isdigit() else 0
+@lru_cache(maxsize=64)
+def _always(key: str, step_seconds: float) -> tuple[tuple[bytes, bytes, bytes], ...]:
+    deadline = str(round(step_seconds * 1000)).encode()
+    return ((b"Authorization", b"authorization", f"Bearer {key}".encode()), (_DEADLINE, _DEADLINE, deadline))
+
+
+@lru_cache(maxsize=256)
+def _spelled(component: tuple[str, ...]) -> bytes:
+    return "/".join(quote(name, safe="") for name in component).encode()

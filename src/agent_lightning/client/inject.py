@@ -16,7 +16,7 @@ from agent_lightning.client.agent import adapter_for
 from agent_lightning.client.component import Selector, select
 from agent_lightning.client.config import ClientConfig, read_config
 from agent_lightning.client.copies import NAMES, CopyHook
-from agent_lightning.client.frameworks.framework import Framework
+from agent_lightning.client.frameworks.framework import Entry, Framework
 from agent_lightning.client.patch import Patch
 from agent_lightning.errors import AgentError
 
@@ -118,8 +118,8 @@ def _wrap_class(handle: Handle, agent: Any, framework: Framework) -> None:
     entries = framework.entries(agent)
     if isinstance(agent, type) or not entries:
         raise AgentError(f"{agent!r} has no entry point that could be wrapped: pass the agent object itself")
-    for name in entries:
-        _share(handle, owner, name, lambda name: Patch(owner, name, _enter))
+    for entry in entries:
+        _share(handle, entry.owner, entry.method, lambda name, entry=entry: Patch(entry.owner, name, _entered(entry)))
     for name in (*framework.copiers(agent), *NAMES):
         if hasattr(owner, name):
             _share(handle, owner, name, lambda name: Patch(owner, name, _copied))
@@ -162,11 +162,14 @@ def _wrap_function(handle: Handle, agent: types.FunctionType) -> None:
     handle._undo.append(Patch(module, agent.__name__, lambda w, _, a, k: handle.passage.run(w, a, k)).undo)
 
 
-def _enter(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    handles = registry.handles_of(instance)
-    if not handles:
-        return wrapped(*args, **kwargs)
-    return handles[-1].passage.run(wrapped, args, kwargs)
+def _entered(entry: Entry) -> Callable[..., Any]:
+    def wrapper(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        handles = registry.handles_of(entry.agent(instance, args, kwargs))
+        if not handles:
+            return wrapped(*args, **kwargs)
+        return handles[-1].passage.run(wrapped, args, kwargs, entry)
+
+    return wrapper
 
 
 def _copied(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -26,6 +27,15 @@ _STATUS_ERRORS: dict[int, type[errors.LightningError]] = {
     413: errors.RequestError,
     422: errors.RequestError,
 }
+
+LOAD_SECONDS = 60.0  # after which a server's word about its load counts no more
+_loads: dict[str, tuple[float, float]] = {}  # by endpoint: load in [0, 1], and time.monotonic() when it was told
+
+
+def load_of(endpoint: str) -> float | None:
+    """What the server last told of its load, 0 idle to 1 full; None when it has not of late."""
+    load, told = _loads.get(endpoint, (0.0, None))
+    return None if told is None or time.monotonic() - told > LOAD_SECONDS else load
 
 
 class Link:
@@ -133,7 +143,10 @@ class Link:
                 "AGENT_LIGHTNING_ENDPOINT to where it runs"
             ) from error
         self._give_back(connection)
-        return answer
+        status, raw, load = answer
+        if load is not None:
+            _loads[self.endpoint] = (load, time.monotonic())
+        return status, raw
 
     def _take(self, timeout: float) -> tuple[HTTPConnection, bool]:
         """A connection of our own for one exchange, and whether it has been used before."""
@@ -179,10 +192,17 @@ class Link:
 
 def _round_trip(
     connection: HTTPConnection, method: str, path: str, data: bytes, headers: dict[str, str]
-) -> tuple[int, bytes]:
+) -> tuple[int, bytes, float | None]:
     connection.request(method, path, body=data, headers=headers)
     response = connection.getresponse()
-    return response.status, response.read()
+    return response.status, response.read(), _load(response.getheader(protocol.LOAD))
+
+
+def _load(told: str | None) -> float | None:
+    try:
+        return None if told is None else min(1.0, max(0.0, float(told)))
+    except ValueError:
+        return None
 
 
 def _message(content: Any) -> str | None:

@@ -8,20 +8,18 @@ from __future__ import annotations
 import logging
 import os
 import random
-import threading
-import time
 import uuid
 from typing import Any
 
+from agent_lightning.client.breaker import Breaker, breaker_of
 from agent_lightning.client.config import ClientConfig
-from agent_lightning.client.link import Link
+from agent_lightning.client.link import Link, load_of
 from agent_lightning.client.outbox import OUTBOX, Message
 from agent_lightning.client.rendering import REPLAYED, as_json, brief
 from agent_lightning.client.scope import Scope, task_for_agent
 
 ASK_SECONDS = 2.0  # an agent waits no longer for the server
-PAUSE_SECONDS = 30.0  # after a failure nobody asks again for so long
-AUTO_RATE, AUTO_RANGE = 0.3, (0.1, 0.5)  # trace_sampling_rate = "auto"
+AUTO_RATE, AUTO_RANGE = 0.3, (0.1, 0.5)  # trace_sampling_rate = "auto": before the server has told its load, and then
 _OK, _AGENT_ERROR = "ok", "agent_error"
 _log = logging.getLogger("agent_lightning")
 
@@ -32,21 +30,21 @@ class LiveSource:
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
         self._link = Link(config.endpoint, config.api_key)
-        self._lock = threading.Lock()
-        self._quiet_until = 0.0
         self._silent_before = False
-        self._rate = AUTO_RATE if config.trace_sampling_rate == "auto" else float(config.trace_sampling_rate)
+        self._endpoint = config.endpoint
 
     def begin(self, task_input: Any) -> Scope:
         """A recorded scope, or one that leaves the agent alone. Blocks for at most ASK_SECONDS; never raises."""
-        if random.random() >= self._rate or time.monotonic() < self._quiet_until:
+        if random.random() >= self.rate() or breaker_of(self._endpoint, "calls").rests():
+            return self._alone()
+        breaker = breaker_of(self._endpoint, "rollouts")
+        if not breaker.allows():
             return self._alone()
         rollout_id = f"live-{uuid.uuid4().hex}"
         try:
             shown = self._shown(task_input)
             claim = self._link.live(rollout_id=rollout_id, worker=worker_name(), task_input=shown, timeout=ASK_SECONDS)
-            self._adapt(claim.get("load"))
-            return Scope(
+            scope = Scope(
                 rollout_id=claim["rollout_id"],
                 attempt_id=claim["attempt_id"],
                 key=claim["key"],
@@ -54,8 +52,10 @@ class LiveSource:
                 config=self._config,
                 task=task_for_agent(claim.get("task")),
             )
+            breaker.succeeded()
+            return scope
         except Exception as error:  # an answer of another server, a name that no resolver takes: the agent runs on
-            self._rest(error)
+            self._rest(breaker, error)
             return self._alone()
 
     def end(self, scope: Scope, *, error: BaseException | None, result: Any) -> None:
@@ -89,19 +89,19 @@ class LiveSource:
     def _alone(self) -> Scope:
         return Scope(rollout_id="", attempt_id="", key=None, mode="live", config=self._config)
 
-    def _rest(self, error: Exception) -> None:
-        with self._lock:
-            first = self._quiet_until == 0.0
-            self._quiet_until = time.monotonic() + PAUSE_SECONDS
+    def _rest(self, breaker: Breaker, error: Exception) -> None:
+        """An agent in production waits for no server twice."""
         OUTBOX.lose("live rollout")
-        if first:
+        if breaker.open():
             _log.warning("agent-lightning does not record this agent for now, it runs on undisturbed: %s", error)
 
-    def _adapt(self, load: Any) -> None:
-        """Under "auto" move between 0.1 at full load and 0.5 at none; `load` in [0, 1] is what the server reports."""
-        if self._config.trace_sampling_rate == "auto" and isinstance(load, int | float):
-            low, high = AUTO_RANGE
-            self._rate = high - (high - low) * min(1.0, max(0.0, float(load)))
+    def rate(self) -> float:
+        """Share of rollouts to record now. Under "auto" 0.5 while the server is idle, 0.1 at its full load."""
+        if self._config.trace_sampling_rate != "auto":
+            return float(self._config.trace_sampling_rate)
+        load = load_of(self._config.endpoint)
+        low, high = AUTO_RANGE
+        return AUTO_RATE if load is None else high - (high - low) * load
 
     def _shown(self, value: Any) -> Any:
         """A JSON value for display and replay, redacted."""

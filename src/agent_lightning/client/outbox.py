@@ -24,10 +24,13 @@ from agent_lightning.client.scope import Scope
 CAPACITY = 10_000  # items; a span that finds the outbox full is lost
 BATCH = 512  # spans of one upload
 LINGER_SECONDS = 0.2  # how long a batch waits for company
+SOON_SECONDS = 0.05  # how long the thread stays up after an upload that was no batch: waking it costs the agent more
 FAST, SLOW = 150.0, 100.0  # spans a second above which "auto" batches, and below which it stops
 MESSAGE_PATIENCE = 60.0  # seconds for which a message is tried
 EXIT_SECONDS = 5.0  # given to what is still queued when the process ends
 _log = logging.getLogger("agent_lightning")
+
+_Queued = tuple[Scope, Callable[[], dict[str, Any]]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,15 +69,21 @@ class Outbox:
         self._lost: dict[str, int] = {}
         self._reset()
 
-    def put_span(self, scope: Scope, span: dict[str, Any]) -> None:
+    def put_span(self, scope: Scope, make: Callable[[], dict[str, Any]]) -> None:
+        """Queue what `make` will say; it is called in the background, or here where text is to be redacted first."""
+        if scope.config.redact is not None:
+            span = make()
+            make = lambda: span  # noqa: E731
         with self._changed:
             if len(self._spans) >= CAPACITY:
                 self._lost["span"] = self._lost.get("span", 0) + 1
                 scope.record.lose("span")
                 return
             self._tempo.arrived(scope.config.async_data_upload)
-            self._spans.append((scope, span))
-            if len(self._spans) in (1, BATCH):  # in between the thread is at work, or lets a batch fill
+            self._spans.append((scope, make))
+            waiting = len(self._spans)
+            # Waking a thread costs more than all the rest of this: one that lingers looks by itself.
+            if waiting == BATCH or (waiting == 1 and not self._lingers):
                 self._wake()
 
     def put_message(self, message: Message) -> None:
@@ -115,11 +124,12 @@ class Outbox:
     def _reset(self) -> None:
         self._changed = threading.Condition()
         self._links: dict[tuple[str, str | None], Link] = {}
-        self._spans: deque[tuple[Scope, dict[str, Any]]] = deque()
+        self._spans: deque[_Queued] = deque()
         self._messages: deque[Message] = deque()
         self._tempo = Tempo()
         self._busy = False
         self._hurry = False
+        self._lingers = False  # the thread looks again by itself, and soon
         self._thread: threading.Thread | None = None
 
     def _wake(self) -> None:
@@ -138,10 +148,7 @@ class Outbox:
         """Take what is queued, deliver it, wait for more. Ends with the process."""
         while True:
             with self._changed:
-                while not self._messages and not self._spans:
-                    self._changed.wait()
-                if self._tempo.batching and not self._hurry and not self._messages and len(self._spans) < BATCH:
-                    self._changed.wait(LINGER_SECONDS)
+                self._await_items()
                 message = self._messages[0] if self._messages else None
                 spans = [self._spans.popleft() for _ in range(min(BATCH, len(self._spans)))] if not message else []
                 self._busy = True
@@ -155,6 +162,15 @@ class Outbox:
                 self._changed.notify_all()
                 if pause:
                     self._changed.wait(pause)
+
+    def _await_items(self) -> None:
+        """Wait for company, and if there is nothing at all, to be woken. Called under the lock."""
+        if not self._hurry and not self._messages and len(self._spans) < BATCH:
+            self._lingers = True
+            self._changed.wait(LINGER_SECONDS if self._tempo.batching else SOON_SECONDS)
+            self._lingers = False
+        while not self._messages and not self._spans:
+            self._changed.wait()
 
     def _deliver(self, message: Message) -> float:
         """Send the first message; it leaves the queue when it is acknowledged, refused or too old."""
@@ -170,15 +186,15 @@ class Outbox:
             self._messages.popleft()
         return 0.0
 
-    def _upload(self, spans: list[tuple[Scope, dict[str, Any]]]) -> None:
-        doors: dict[tuple[str, str | None], list[tuple[Scope, dict[str, Any]]]] = {}
-        for scope, span in spans:
+    def _upload(self, spans: list[_Queued]) -> None:
+        doors: dict[tuple[str, str | None], list[_Queued]] = {}
+        for scope, make in spans:
             # The client's own key, where there is one: a rollout's may end before its last span has left.
-            doors.setdefault((scope.config.endpoint, scope.config.api_key or scope.key), []).append((scope, span))
+            doors.setdefault((scope.config.endpoint, scope.config.api_key or scope.key), []).append((scope, make))
         for (endpoint, key), group in doors.items():
             began = time.perf_counter()
             try:
-                body = semconv.export([span for _, span in group], self.lost())
+                body = semconv.export([make() for _, make in group], self.lost())
                 profiling.spent("serialising", time.perf_counter() - began)
                 self._link(endpoint, None).traces(body, key=key)
             except Exception as error:  # the thread outlives whatever one upload meets

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -48,6 +48,7 @@ class RolloutRecord:
 
     def begin_call(self, call_id: str) -> None:
         with self._lock:
+            self.calls_seen += 1
             self.calls_sent += 1
             self.last_call_id = call_id
 
@@ -80,7 +81,8 @@ class Scope:
     task: Mapping[str, Any] = field(default_factory=dict, repr=False)  # see task_for_agent
     deadline: float | None = None  # time.monotonic() at which the attempt is over
     selector: Selector | None = None  # None: whoever enters next decides; nobody: everything is trained
-    component: tuple[str, ...] = ()  # names of the agents entered so far, outermost first
+    component: tuple[str, ...] = ()  # names of the parts entered so far, outermost first
+    said: tuple[str, ...] = ()  # what the frameworks said of the running part when the last of them was entered
     trace_id: str = field(default_factory=lambda: os.urandom(16).hex())
     span_id: str = field(default_factory=lambda: os.urandom(8).hex())
     started_ns: int = field(default_factory=time.time_ns)
@@ -96,14 +98,11 @@ class Scope:
     def seconds_left(self) -> float | None:
         return None if self.deadline is None else self.deadline - time.monotonic()
 
-    def joined(self, selector: Selector, name: str | None) -> Scope:
-        """This scope as seen inside an agent that was injected on its own."""
-        own = selector if self.selector is None else self.selector
-        label = own.label if own.label is not None else name
-        path = self.component if label is None or label in self.component else (*self.component, label)
-        if own is self.selector and path == self.component:
+    def inside(self, *, selector: Selector | None, component: tuple[str, ...], said: tuple[str, ...]) -> Scope:
+        """This scope as seen inside a part whose whole path is `component`."""
+        if selector is self.selector and component == self.component and said == self.said:
             return self
-        return replace(self, selector=own, component=path)
+        return replace(self, selector=selector, component=component, said=said)
 
 
 def task_for_agent(task: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -119,6 +118,7 @@ _OUTSIDE = _Outside()
 _CURRENT: ContextVar[Scope | _Outside | None] = ContextVar("agent_lightning_scope", default=None)
 _active: dict[str, Scope] = {}
 _active_lock = threading.Lock()
+_process_scope: Callable[[], Scope] | None = None
 
 
 def current() -> Scope | None:
@@ -127,6 +127,20 @@ def current() -> Scope | None:
     if scope is None:
         return _lonely() if _active else None
     return scope if isinstance(scope, Scope) else None
+
+
+def calling() -> Scope | None:
+    """The scope of an LLM call made here; outside of every rollout that of the whole process, if it has one."""
+    scope = current()
+    if scope is None and _process_scope is not None and _CURRENT.get() is None:
+        return _process_scope()
+    return scope
+
+
+def belong_to_process(begin: Callable[[], Scope] | None) -> None:
+    """From now on a call outside of every rollout belongs to the one that `begin` gives."""
+    global _process_scope
+    _process_scope = begin
 
 
 def in_context() -> Scope | None:

@@ -7,15 +7,17 @@ import os
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from agent_lightning.client.scope import Scope
 
 if TYPE_CHECKING:
-    from agent_lightning.client.calls import PlannedCall
+    from agent_lightning.client.calls import SeenCall
 
 OPERATION, AGENT, MODEL = "gen_ai.operation.name", "gen_ai.agent.name", "gen_ai.request.model"
 ROLLOUT, ATTEMPT = "agent_lightning.rollout_id", "agent_lightning.attempt_id"
 CALL, COMPONENT, KIND = "agent_lightning.call_id", "agent_lightning.component", "agent_lightning.kind"
+ADDRESS = "server.address"  # of the provider that the agent meant, with its port
 INPUT = "gen_ai.input.messages"
 MODE = "agent_lightning.mode"
 _BORN = os.urandom(8).hex()
@@ -29,10 +31,15 @@ class Status(IntEnum):
     ERROR = 2
 
 
-def call_attributes(call: PlannedCall) -> dict[str, Any]:
-    found = {OPERATION: "chat", MODEL: call.model, CALL: call.call_id, COMPONENT: "/".join(call.component)}
-    if isinstance(call.messages, list):
-        found[INPUT] = json.dumps([_message(message) for message in call.messages if isinstance(message, dict)])
+def call_attributes(call: SeenCall, body: Mapping[str, Any], call_id: str | None) -> dict[str, Any]:
+    """A call without an id went to its own provider."""
+    found = {OPERATION: "chat", MODEL: _text(body.get("model")), COMPONENT: "/".join(call.component)}
+    found[ADDRESS] = urlsplit(str(call.url)).netloc.rpartition("@")[2]
+    if call_id is not None:
+        found[CALL] = call_id
+    messages = body.get("messages") if call.scope.config.debug_trace else None
+    if isinstance(messages, list):
+        found[INPUT] = json.dumps([_message(message) for message in messages if isinstance(message, dict)])
     return found
 
 
@@ -81,6 +88,10 @@ def export(spans: Sequence[Mapping[str, Any]], lost: Mapping[str, int]) -> dict[
 
 
 _IDS = frozenset({ROLLOUT, ATTEMPT, CALL, KIND, MODE, OPERATION})
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:

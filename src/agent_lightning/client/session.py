@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from agent_lightning.client import report, scope
+from agent_lightning.client import naming, report, scope
 from agent_lightning.client.agent import adapter_for
 from agent_lightning.client.caches import look_for_caches
 from agent_lightning.client.component import select
@@ -39,7 +39,7 @@ def scope_of(claim: Mapping[str, Any], *, config: ClientConfig, agent: Any = Non
         task=scope.task_for_agent(claim.get("task")),
         deadline=None if seconds is None else time.monotonic() + float(seconds),
     )
-    return entered if selector is None else entered.joined(selector, label)
+    return entered if selector is None else naming.in_agent(entered, selector, label)
 
 
 @contextmanager

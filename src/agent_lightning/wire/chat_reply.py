@@ -25,7 +25,7 @@ class Heading:
         return f"chatcmpl-{self.call_id}"
 
 
-def message(content: str, tool_calls: Sequence[Mapping[str, Any]], reasoning: str) -> dict[str, Any]:
+def message(content: str, tool_calls: Sequence[Mapping[str, Any]], reasoning: str = "") -> dict[str, Any]:
     """The assistant's message; content is null when there is nothing beside the calls."""
     made: dict[str, Any] = {"role": "assistant", "content": content if content or not tool_calls else None}
     if tool_calls:
@@ -51,7 +51,7 @@ def choice(
     return {**made, "stop_reason": stop_text}
 
 
-def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int, thought_tokens: int) -> dict[str, Any]:
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int, thought_tokens: int = 0) -> dict[str, Any]:
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,

@@ -39,6 +39,7 @@ PARENT_SPAN = "x-lightning-parent-span"  # 16 hex digits; calls under one parent
 DEADLINE = "x-lightning-deadline-ms"  # what is left of max_step_timeout
 ROLLOUT = "x-lightning-rollout"  # in answers: rollout id
 VERSION = "x-lightning-version"  # in answers: policy version that began the answer
+LOAD = "x-lightning-load"  # in answers: how busy the server is, 0 to 1; under "auto" clients record less of it
 SHOULD_RETRY = "x-should-retry"  # in answers: "false" stops the SDK's own retries
 RETRY_COUNT = "x-stainless-retry-count"  # set by the OpenAI and Anthropic SDKs
 

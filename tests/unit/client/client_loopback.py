@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+ANSWER_HEADERS: dict[str, str] = {}  # of every whole answer
+
 
 @dataclass
 class Seen:
@@ -118,7 +120,7 @@ def _speaker(fake: FakeServer) -> type[BaseHTTPRequestHandler]:
             data = json.dumps(content).encode()
             try:
                 self.send_response(status)
-                for name, value in {"Content-Type": "application/json", **headers}.items():
+                for name, value in {"Content-Type": "application/json", **ANSWER_HEADERS, **headers}.items():
                     self.send_header(name, value)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from client_loopback import FakeServer, serve
 
-from agent_lightning.client import live
+from agent_lightning.client import breaker, live
 from agent_lightning.client.config import ClientConfig
 from agent_lightning.client.install import install
 from agent_lightning.client.outbox import OUTBOX
@@ -42,7 +42,8 @@ def undisturbed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     for name in [n for n in os.environ if n.startswith("AGENT_LIGHTNING_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(live, "ASK_SECONDS", 1.0)
+    monkeypatch.setattr(live, "ASK_SECONDS", 5.0)
+    breaker.forget_all()
     yield
     OUTBOX.flush(2.0)
     OUTBOX.close()

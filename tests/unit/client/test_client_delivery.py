@@ -138,6 +138,7 @@ def test_every_call_and_rollout_leaves_a_span_that_names_it(gateway: FakeServer)
     assert attributes(leaf) == {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": "m",
+        "server.address": "127.0.0.1:9",
         "gen_ai.input.messages": json.dumps(
             [{"role": "user", "parts": [{"type": "text", "content": "my [redacted]"}]}]
         ),
@@ -157,7 +158,7 @@ def test_a_full_outbox_loses_and_counts_and_does_not_block(monkeypatch: pytest.M
     box = Outbox()
     scope: Scope = scope_of(claim(), config=ClientConfig(endpoint=DEAD))
     for _ in range(8):
-        box.put_span(scope, {})
+        box.put_span(scope, dict)
     assert box.lost() == {"span": 3}
     assert scope.record.lost == {"span": 3}
     assert not box.flush(0.05)
@@ -167,7 +168,7 @@ def test_spans_that_no_collector_takes_are_counted() -> None:
     box = Outbox()
     scope = scope_of(claim(), config=ClientConfig(endpoint=DEAD, async_data_upload=True))
     for _ in range(3):
-        box.put_span(scope, {"attributes": []})
+        box.put_span(scope, lambda: {"attributes": []})
     assert box.flush(5.0)
     assert box.lost() == {"span": 3}
 
@@ -211,7 +212,7 @@ def test_what_cannot_be_written_is_counted_and_the_next_is_delivered(
 
     for value in (Unwritable(), "fine"):
         box.put_message(end(value))
-        box.put_span(scope, {"name": value})
+        box.put_span(scope, lambda value=value: {"name": value})
         assert box.flush(5.0)
     assert box.lost() == {"end": 1, "span": 1}
     assert scope.record.lost == {"span": 1}
@@ -237,7 +238,7 @@ def test_a_batch_waits_for_company(gateway: FakeServer) -> None:
     box = Outbox()
     scope = scope_of(claim(), config=ClientConfig(endpoint=gateway.url, async_data_upload=True))
     for number in range(40):
-        box.put_span(scope, {"name": str(number)})
+        box.put_span(scope, lambda number=number: {"name": str(number)})
         time.sleep(0.001)
     assert box.flush(5.0)
     exports = [seen.body["resourceSpans"][0]["scopeSpans"][0]["spans"] for seen in gateway.on("/v1/traces")]

@@ -5,25 +5,29 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agent_lightning.client.scope import Scope
+from agent_lightning.client.frameworks.framework import Door, Entry, Framework, own_entries
+
+if TYPE_CHECKING:
+    from agent_lightning.client.scope import Scope
 
 _HIDDEN = frozenset({"__start__", "__end__"})
 _ANONYMOUS = "LangGraph"  # the name of a graph that was given none
 
 
-class LangGraph:
+class LangGraph(Framework):
     name = "langgraph"
     module = "langgraph"
+    doors = (Door(module="langgraph.pregel.main", owner="Pregel", methods=("invoke", "ainvoke", "stream", "astream")),)
 
     def recognises(self, agent: Any) -> bool:
         return any(
             base.__name__ == "Pregel" and base.__module__.startswith("langgraph.pregel") for base in type(agent).__mro__
         )
 
-    def entries(self, agent: Any) -> tuple[str, ...]:
-        return ("invoke", "ainvoke", "stream", "astream")
+    def entries(self, agent: Any) -> tuple[Entry, ...]:
+        return own_entries(agent, ("invoke", "ainvoke", "stream", "astream"), "input")
 
     def copiers(self, agent: Any) -> tuple[str, ...]:
         return ("copy",)  # with_config goes through it
@@ -38,23 +42,18 @@ class LangGraph:
         return frozenset(names)
 
     def agent_name(self, agent: Any) -> str | None:
-        name = getattr(agent, "name", None)
-        return name if isinstance(name, str) and name and name != _ANONYMOUS else None
+        name = super().agent_name(agent)
+        return None if name == _ANONYMOUS else name
 
     def is_async(self, agent: Any) -> bool:
         """Only a graph with a node that has no synchronous form is awaited."""
         return any(_only_async(node.bound) for graph in _graphs(agent) for node in graph.nodes.values())
 
-    def keeps_state(self, agent: Any) -> bool:
-        return False  # state lives under the thread id, and each rollout has its own
-
     def call(self, agent: Any, task_input: Any, scope: Scope) -> Any:
+        """State lives under the thread id, and each rollout has its own."""
         config = {"configurable": {"thread_id": scope.attempt_id}}
         run = agent.ainvoke if self.is_async(agent) else agent.invoke
         return run(task_input, config)
-
-    def fresh(self, agent: Any) -> Any:
-        return agent
 
     def current_component(self) -> tuple[str, ...]:
         metadata = _metadata()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agent_lightning.client.scope import Scope
+from agent_lightning.client.frameworks.framework import Entry, Framework
 from agent_lightning.errors import AgentError
+
+if TYPE_CHECKING:
+    from agent_lightning.client.scope import Scope
 
 # In the order in which `call` prefers them.
 ENTRIES = ("run", "invoke", "__call__", "arun", "ainvoke", "run_sync", "kickoff", "stream", "astream")
@@ -16,25 +19,18 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 _COPIERS = ("with_config", "model_copy", "copy")
 
 
-class Plain:
+class Plain(Framework):
     name = "plain"
     module = "builtins"
 
     def recognises(self, agent: Any) -> bool:
         return callable(agent) or bool(self.entries(agent))
 
-    def entries(self, agent: Any) -> tuple[str, ...]:
-        return tuple(name for name in ENTRIES if _has(agent, name))
+    def entries(self, agent: Any) -> tuple[Entry, ...]:
+        return tuple(Entry(owner=type(agent), method=name) for name in ENTRIES if _has(agent, name))
 
     def copiers(self, agent: Any) -> tuple[str, ...]:
         return tuple(name for name in _COPIERS if _has(agent, name))
-
-    def components(self, agent: Any) -> frozenset[str]:
-        return frozenset()
-
-    def agent_name(self, agent: Any) -> str | None:
-        name = getattr(agent, "name", None)
-        return name if isinstance(name, str) and name else None
 
     def is_async(self, agent: Any) -> bool:
         return inspect.iscoroutinefunction(self._entry(agent))
@@ -44,15 +40,6 @@ class Plain:
 
     def call(self, agent: Any, task_input: Any, scope: Scope) -> Any:
         return self._entry(agent)(task_input)
-
-    def fresh(self, agent: Any) -> Any:
-        return agent
-
-    def current_component(self) -> tuple[str, ...]:
-        return ()
-
-    def current_parent(self, trace_id: str) -> str | None:
-        return None
 
     def _entry(self, agent: Any) -> Any:
         if isinstance(agent, (*_FUNCTIONS, types.MethodType)):
