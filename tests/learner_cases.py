@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from agent_lightning.learner.learner import LearnerConfig
+from agent_lightning.learner.algorithms import algorithm_of
+from agent_lightning.learner.entries import entries_of
+from agent_lightning.learner.learner import LearnerConfig, settled
+from agent_lightning.learner.pack import Pass
 from agent_lightning.learner.update import TorchLearner
 from agent_lightning.models.load import load_model
 from agent_lightning.models.tiny import write_tiny
@@ -98,12 +102,19 @@ def shaken(made: TorchLearner, seed: int = 0) -> TorchLearner:
     return made
 
 
-def gradient(made: TorchLearner, samples: Sequence[Sample], rollouts: int | None = None) -> torch.Tensor:
-    """The gradient sums of a batch, in float64, without a step."""
-    made._weights.clear()
-    for work in made._plan(list(samples), rollouts or len(samples)):
-        made._accumulate(work)
-    return made._weights.gradient.double().clone()
+def gradient(made: TorchLearner, samples: Sequence[Sample], rollouts: int | None = None, **given: Any) -> torch.Tensor:
+    """The gradient sums of a batch, the critic's behind the policy's, in float64, without a step."""
+    whole = replace(batch(samples, rollouts), **given)
+    made._sum(made._lesson(whole, 1), frozenset(whole.groups))
+    found = [made._weights.gradient]
+    if made._critic is not None:
+        found.append(made._critic.weights.gradient)
+    return torch.cat(found).double()
+
+
+def passes_of(made: TorchLearner, samples: Sequence[Sample]) -> list[Pass]:
+    entries = entries_of(batch(samples), settled(made.config, algorithm_of(made.config.algorithm)))
+    return made._plan(entries, range(len(samples)))
 
 
 def apart(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agent_lightning.learner.forward import score
 from agent_lightning.learner.pack import Cost, Pass, plan, plan_unpacked
-from learner_cases import apart, gradient, learner, random_samples, shaken, tiny_model
+from learner_cases import apart, gradient, learner, passes_of, random_samples, shaken, tiny_model
 
 SEEDS = st.integers(0, 10_000)
 WHOLE = {"micro_tokens": 4096, "max_sample_tokens": 4096}
@@ -29,7 +29,7 @@ PACKED._cost = ALWAYS_PACK
 @given(seed=SEEDS)
 def test_packed_and_unpacked_gradients_are_the_same(seed):
     samples = random_samples(seed)
-    assert sum(work.tokens for work in PACKED._plan(samples, 5)) < sum(len(sample.tokens) for sample in samples)
+    assert sum(work.tokens for work in passes_of(PACKED, samples)) < sum(len(sample.tokens) for sample in samples)
     assert apart(gradient(PACKED, samples), gradient(PLAIN, samples)) < 1e-5
 
 
@@ -37,17 +37,17 @@ def test_packed_and_unpacked_gradients_are_the_same(seed):
 @given(seed=SEEDS)
 def test_packed_log_probabilities_are_those_of_each_branch_alone(seed):
     model = tiny_model().double()
-    samples = [replace(s, advantages=s.logprobs) for s in random_samples(seed)]
+    samples = random_samples(seed)
 
-    def by_entry(passes: list[Pass]) -> list[tuple[float, float]]:
+    def by_entry(passes: list[Pass]) -> list[tuple[int, float]]:
         found = []
         for work in passes:
             logp_E, _ = score(model, work)
-            found += list(zip(work.sampler_E.tolist(), logp_E.tolist(), strict=True))
+            found += list(zip(work.entry_E.tolist(), logp_E.tolist(), strict=True))
         return sorted(found)
 
-    packed = np.array(by_entry(plan(samples, 1, ALWAYS_PACK, **LIMITS)))
-    alone = np.array(by_entry(plan_unpacked(samples, 1, **WHOLE)))
+    packed = np.array(by_entry(plan(samples, ALWAYS_PACK, **LIMITS)))
+    alone = np.array(by_entry(plan_unpacked(samples, **WHOLE)))
     assert np.array_equal(packed[:, 0], alone[:, 0])
     assert np.abs(packed[:, 1] - alone[:, 1]).max() < 1e-5
 
@@ -68,7 +68,7 @@ def test_trees_cut_to_a_limit_keep_it_and_the_gradient(seed, limit):
     samples = random_samples(seed)
     cut = shaken(learner(kl_coef=0.1, entropy_coef=0.05, pack_tokens=limit))
     cut._cost = ALWAYS_PACK
-    assert all(work.tokens <= limit for work in cut._plan(samples, 5) if work.mask_TT is not None)
+    assert all(work.tokens <= limit for work in passes_of(cut, samples) if work.mask_TT is not None)
     assert apart(gradient(cut, samples), gradient(PLAIN, samples)) < 1e-5
 
 

@@ -3,6 +3,7 @@
 adapter_model.safetensors, adapter_config.json   LoRA, as peft loads it; or
 model.safetensors, config.json                   full weights, as transformers loads them
 optimizer.safetensors                            AdamW's moments by parameter, and its count of steps
+critic.safetensors                               the value head and its moments, of an algorithm with a critic
 state.json                                       version and random state
 manifest.json                                    size and SHA-256 of each file above
 """
@@ -25,6 +26,8 @@ from agent_lightning.models.folder import check_manifest, save_folder, sync, wri
 
 __all__ = ["Saved", "check_manifest", "read", "save_folder", "write", "write_manifest"]
 
+CRITIC = "critic.safetensors"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
@@ -32,10 +35,17 @@ class Saved:
     tensors: dict[str, Tensor]  # trained weights by the learner's names
     moments: dict[str, Tensor]
     random_state: Tensor
+    critic: dict[str, Tensor] | None  # None where no critic was trained
 
 
 def write(
-    folder: Path, *, adapter: Adapter, model_config: Any, moments: dict[str, Tensor], generator: torch.Generator
+    folder: Path,
+    *,
+    adapter: Adapter,
+    model_config: Any,
+    moments: dict[str, Tensor],
+    critic: dict[str, Tensor] | None,
+    generator: torch.Generator,
 ) -> None:
     """Write into an empty folder; every file is on the disk when this returns. Raises CheckpointError."""
     state = {
@@ -56,6 +66,8 @@ def write(
             save_file(full, folder / "model.safetensors", metadata={"format": "pt"})
             (folder / "config.json").write_text(model_config.to_json_string(use_diff=False))
         save_file(moments, folder / "optimizer.safetensors")
+        if critic is not None:
+            save_file(critic, folder / CRITIC)
         (folder / "state.json").write_text(json.dumps(state))
         write_manifest(folder)
         for path in [*folder.iterdir(), folder]:
@@ -77,7 +89,13 @@ def read(folder: Path, *, rank: int, alpha: float) -> Saved:
             )
         tensors = _adapter_tensors(folder) if rank else load_file(folder / "model.safetensors")
         random_state = torch.tensor(state["random_state"], dtype=torch.uint8)
-        return Saved(version=int(state["version"]), tensors=tensors, moments=moments, random_state=random_state)
+        return Saved(
+            version=int(state["version"]),
+            tensors=tensors,
+            moments=moments,
+            random_state=random_state,
+            critic=load_file(folder / CRITIC) if (folder / CRITIC).exists() else None,
+        )
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(f"{folder} is no checkpoint of a learner: {error!r}; use another one") from error
 

@@ -22,8 +22,12 @@ IN_CACHE = 1 << 18  # float32 numbers: a megabyte
 
 def score(model: Any, work: Pass) -> tuple[Tensor, Tensor]:
     """Give (logp_E, entropy_E), float32 nats of log_softmax(logits / temperature)."""
-    device = next(model.parameters()).device
-    hidden_PD = _hidden(model, work, device)
+    return read_states(model, states(model, work), work)
+
+
+def read_states(model: Any, hidden_PD: Tensor, work: Pass) -> tuple[Tensor, Tensor]:
+    """The same from the last hidden states."""
+    device = hidden_PD.device
     temperature_P = torch.from_numpy(work.temperature_P).to(device)
     logps, entropies = [], []
     for start in range(0, len(work.at_P), HEAD_ROWS):
@@ -40,8 +44,9 @@ def score(model: Any, work: Pass) -> tuple[Tensor, Tensor]:
     return torch.cat(logps), torch.cat(entropies)
 
 
-def _hidden(model: Any, work: Pass, device: torch.device) -> Tensor:
+def states(model: Any, work: Pass) -> Tensor:
     """Last hidden states of the P predicting positions, (P, D)."""
+    device = next(model.parameters()).device
     ids = torch.from_numpy(work.ids_BT).to(device)
     if work.mask_TT is None:
         output = model.get_decoder()(input_ids=ids, use_cache=False)

@@ -23,9 +23,25 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 
+def trained_places(sample: Sample) -> Ints:
+    """Where the trained tokens stand, ascending. Raises LearnerError for a sample that cannot be trained."""
+    trained = np.flatnonzero(np.array(sample.trained))
+    sizes = {len(sample.tokens), len(sample.trained), len(sample.logprobs), len(sample.advantages)}
+    if len(sizes) > 1 or not len(trained) or trained[0] == 0 or sample.rollout_tokens < 1:
+        first = int(trained[0]) if len(trained) else None
+        raise LearnerError(
+            f"a sample of rollout {sample.rollout_id} cannot be trained: arrays of {sorted(sizes)} tokens, first "
+            f"trained token {first}, rollout_tokens {sample.rollout_tokens}"
+        )
+    return trained
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One forward and backward. `at_P` indexes the B * T flat positions; `of_E` indexes the P of them, ascending."""
+    """One forward and backward. `at_P` indexes the B * T flat positions; `of_E` indexes the P of them, ascending.
+
+    `entry_E` is the number of the trained token among all of the samples: what else is known of it is kept by number.
+    """
 
     ids_BT: Ints
     depth_BT: Ints
@@ -34,9 +50,7 @@ class Pass:
     temperature_P: Floats
     of_E: Ints
     target_E: Ints
-    sampler_E: Floats
-    advantage_E: Floats
-    weight_E: Floats
+    entry_E: Ints
     tokens: int  # computed, padding included
 
 
@@ -58,20 +72,18 @@ class _Branch:
     ids: Ints  # (L,)
     at: Ints  # (n,) positions in `ids` that predict the trained tokens
     target: Ints  # (n,)
-    sampler: Floats
-    advantage: Floats
-    weight: Floats
+    entry: Ints  # (n,)
     temperature: float
 
 
-def plan(samples: Sequence[Sample], rollouts: int, cost: Cost, *, pack_tokens: int, micro_tokens: int,
-         max_sample_tokens: int) -> list[Pass]:  # fmt: skip
-    """Cut samples into passes. A token's weight is 1 / (rollout_tokens * rollouts), however the cut falls.
+def plan(samples: Sequence[Sample], cost: Cost, *, pack_tokens: int, micro_tokens: int, max_sample_tokens: int,
+         first: Sequence[int] | None = None) -> list[Pass]:  # fmt: skip
+    """Cut samples into passes. `first` has the number of each sample's first entry; without it they are counted here.
 
     Sorted by their tokens, any run of neighbours is a tree of size sum(lengths) - sum(common prefixes), so the
     cheapest cut into runs is found exactly. Runs of one, and samples over `max_sample_tokens`, go unpacked.
     """
-    branches = _branches(samples, rollouts)
+    branches = _branches(samples, first)
     short = [branch for branch in branches if len(branch.ids) <= max_sample_tokens]
     passes = _alone(branches, max_sample_tokens)
     short.sort(key=lambda branch: branch.ids.tolist())
@@ -84,9 +96,10 @@ def plan(samples: Sequence[Sample], rollouts: int, cost: Cost, *, pack_tokens: i
     return passes + trees + _batched(loose, micro_tokens)
 
 
-def plan_unpacked(samples: Sequence[Sample], rollouts: int, *, micro_tokens: int, max_sample_tokens: int) -> list[Pass]:
+def plan_unpacked(samples: Sequence[Sample], *, micro_tokens: int, max_sample_tokens: int,
+                  first: Sequence[int] | None = None) -> list[Pass]:  # fmt: skip
     """The same sums, each sample computed in full; those over `max_sample_tokens` alone."""
-    branches = _branches(samples, rollouts)
+    branches = _branches(samples, first)
     return _alone(branches, max_sample_tokens) + _batched(
         [branch for branch in branches if len(branch.ids) <= max_sample_tokens], micro_tokens
     )
@@ -96,26 +109,20 @@ def _alone(branches: Sequence[_Branch], longer_than: int) -> list[Pass]:
     return [_padded([branch]) for branch in branches if len(branch.ids) > longer_than]
 
 
-def _branches(samples: Sequence[Sample], rollouts: int) -> list[_Branch]:
-    return [_branch(sample, rollouts) for sample in samples if any(sample.trained)]
+def _branches(samples: Sequence[Sample], first: Sequence[int] | None) -> list[_Branch]:
+    places = [trained_places(sample) for sample in samples]
+    counted = np.cumsum([0, *(len(trained) for trained in places)]).tolist()
+    begins: Sequence[int] = counted[:-1] if first is None else first
+    return [_branch(*item) for item in zip(samples, places, begins, strict=True)]
 
 
-def _branch(sample: Sample, rollouts: int) -> _Branch:
+def _branch(sample: Sample, trained: Ints, first: int) -> _Branch:
     tokens = np.array(sample.tokens, dtype=np.int64)
-    trained = np.flatnonzero(np.array(sample.trained))
-    sizes = {len(tokens), len(sample.trained), len(sample.logprobs), len(sample.advantages)}
-    if len(sizes) > 1 or trained[0] == 0 or sample.rollout_tokens < 1 or rollouts < 1:
-        raise LearnerError(
-            f"a sample of rollout {sample.rollout_id} cannot be trained: arrays of {sorted(sizes)} tokens, first "
-            f"trained token {trained[0]}, rollout_tokens {sample.rollout_tokens}, rollouts {rollouts}"
-        )
     return _Branch(
         ids=tokens[: trained[-1]],
         at=trained - 1,
         target=tokens[trained],
-        sampler=np.array(sample.logprobs, dtype=np.float32)[trained],
-        advantage=np.array(sample.advantages, dtype=np.float32)[trained],
-        weight=np.full(len(trained), 1.0 / (sample.rollout_tokens * rollouts), dtype=np.float32),
+        entry=np.arange(first, first + len(trained)),
         temperature=sample.temperature or 1.0,  # greedy tokens carry log-probs of temperature 1
     )
 
@@ -213,8 +220,6 @@ def _pass(branches: Sequence[_Branch], nodes: list[Ints], ids_BT: Ints, depth_BT
         temperature_P=rows[:, 1].astype(np.float32),
         of_E=of_E.reshape(-1)[order],
         target_E=gathered("target"),
-        sampler_E=gathered("sampler"),
-        advantage_E=gathered("advantage"),
-        weight_E=gathered("weight"),
+        entry_E=gathered("entry"),
         tokens=ids_BT.size,
     )

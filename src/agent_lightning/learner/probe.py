@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from agent_lightning.learner.forward import score
@@ -80,11 +81,11 @@ def _shallow(config: Any) -> Any:
 def _difference(model: Any) -> str | None:
     samples = list(_random_tree(model.config.get_text_config().vocab_size))
     always = Cost(overhead=0.0, quadratic=0.0)  # packs whatever can be packed
-    limits = {"micro_tokens": 4096, "max_sample_tokens": 4096}
-    trees = plan(samples, 1, always, pack_tokens=4096, **limits)
+    trees = plan(samples, always, pack_tokens=4096, micro_tokens=4096, max_sample_tokens=4096)
     assert any(work.mask_TT is not None for work in trees)
-    packed = _sums(model, trees)
-    unpacked = _sums(model, plan_unpacked(samples, 1, **limits))
+    marks_N = np.concatenate([np.array(s.advantages, np.float32)[np.array(s.trained) == 1] for s in samples])
+    packed = _sums(model, trees, marks_N)
+    unpacked = _sums(model, plan_unpacked(samples, micro_tokens=4096, max_sample_tokens=4096), marks_N)
     worst = max(abs(packed[0][key] - unpacked[0][key]) for key in unpacked[0])
     if not worst <= LOGP_NATS:
         return f"packed and unpacked log-probabilities differ by {worst:.1e} nats ({LOGP_NATS:.0e} is allowed)"
@@ -94,14 +95,14 @@ def _difference(model: Any) -> str | None:
     return None
 
 
-def _sums(model: Any, passes: Sequence[Pass]) -> tuple[dict[float, float], Tensor]:
-    """Log-probabilities by the entry's own mark, and the gradient of their weighted sum in one flat float64 array."""
+def _sums(model: Any, passes: Sequence[Pass], marks_N: NDArray[np.float32]) -> tuple[dict[int, float], Tensor]:
+    """Log-probabilities by entry, and the gradient of their sum weighted by marks in one flat float64 array."""
     model.zero_grad(set_to_none=True)
-    logps: dict[float, float] = {}
+    logps: dict[int, float] = {}
     for work in passes:
         logp_E, _ = score(model, work)
-        (logp_E * torch.from_numpy(work.advantage_E)).sum().backward()
-        logps |= dict(zip(work.advantage_E.tolist(), logp_E.tolist(), strict=True))
+        (logp_E * torch.from_numpy(marks_N[work.entry_E])).sum().backward()
+        logps |= dict(zip(work.entry_E.tolist(), logp_E.tolist(), strict=True))
     grads = [p.grad.double().flatten() for p in model.parameters() if p.grad is not None]
     return logps, torch.cat(grads)
 

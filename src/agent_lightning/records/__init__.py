@@ -13,7 +13,7 @@ from agent_lightning.records.rollout import (
     Rollout,
     RolloutStatus,
 )
-from agent_lightning.records.sample import Batch, Sample
+from agent_lightning.records.sample import Batch, Pair, Sample
 from agent_lightning.records.span import Span
 from agent_lightning.records.task import Split, Task
 from agent_lightning.records.trajectory import Trajectory, Transition
@@ -30,6 +30,7 @@ __all__ = [
     "FinishReason",
     "Mode",
     "Outcome",
+    "Pair",
     "PolicyVersion",
     "Reward",
     "Rollout",

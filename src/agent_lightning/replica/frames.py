@@ -21,7 +21,7 @@ from agent_lightning.errors import LightningError, RequestError
 from agent_lightning.inference.engine import EngineLoad, GenerateRequest, Piece, Sampling
 from agent_lightning.learner.learner import LearnerConfig
 from agent_lightning.models.adapter import Adapter
-from agent_lightning.records import Batch, Sample, UpdateReport
+from agent_lightning.records import Batch, Pair, Sample, UpdateReport
 from agent_lightning.replica.replica import ReplicaConfig
 
 Message = dict[str, Any]
@@ -40,6 +40,7 @@ _RECORDS: tuple[type, ...] = (
     Adapter,
     ReplicaConfig,
     LearnerConfig,
+    Pair,
 )
 _CODES = {record: code for code, record in enumerate(_RECORDS)}
 _FIELDS = {record: tuple(field.name for field in dataclasses.fields(record)) for record in _RECORDS}

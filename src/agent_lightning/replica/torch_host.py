@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,8 @@ class TorchHost:
         tell({"kind": "says", "text": f"loading {config.model} in {dtype}"})
         folder = resolve(config.model)
         model = load_model(folder, dtype)
-        # Full weights are served by writing them into the engine's model, which must not be the KL term's reference.
-        served = model if config.learner.lora_rank or not config.learner.kl_coef else copy.deepcopy(model)
+        # Full weights are served by writing them into the engine's model, which must not be the reference.
+        served = model if config.learner.lora_rank or not config.learner.needs_reference else copy.deepcopy(model)
         tell({"kind": "says", "text": "preparing the engine"})
         core = TorchCore(
             served,
@@ -117,7 +117,7 @@ class TorchHost:
 
     def update(self, share: Batch, *, rate: float, version: int) -> tuple[UpdateReport, str]:
         report = self._learner.update(share, rate=rate, version=version)
-        return report, fingerprint(self._learner.adapter())
+        return report, fingerprint(self._learner.adapter(), self._learner.critic())
 
     def serve(self) -> int:
         self._core.publish(self._learner.adapter())
@@ -133,9 +133,9 @@ class TorchHost:
         return self.serve()
 
 
-def fingerprint(adapter: Adapter) -> str:
-    """A checksum of every bit of the weights."""
-    arrays = dict(adapter.weights or {})
+def fingerprint(adapter: Adapter, critic: Mapping[str, np.ndarray] | None = None) -> str:
+    """A checksum of every bit of the weights, the critic's included."""
+    arrays = {**(adapter.weights or {}), **(critic or {})}
     for path, (a, b) in adapter.matrices.items():
         arrays |= {f"{path}.a": a, f"{path}.b": b}
     check = 0

@@ -22,7 +22,8 @@ from agent_lightning.credit import CreditConfig
 from agent_lightning.errors import SettingError
 from agent_lightning.gateway.sampling import GatewayConfig
 from agent_lightning.gateway.upstreams import UpstreamConfig
-from agent_lightning.learner.learner import LearnerConfig
+from agent_lightning.learner.algorithms import WARM_START, algorithm_of
+from agent_lightning.learner.learner import LearnerConfig, check_used
 from agent_lightning.learner.schedule import Schedule
 from agent_lightning.replica.replica import ReplicaConfig
 from agent_lightning.runner.queue import RunnerConfig
@@ -133,6 +134,14 @@ class TrainConfig:
         """The flat settings that make this config again, keys left out; of a config made by hand, too."""
         return without_secrets(self.given or _flat(self))
 
+    def algorithm_at(self, step: int) -> str:
+        """Of the step's update: a run may begin by imitating its best siblings."""
+        return WARM_START if step < self.learner.sft_steps else self.learner.algorithm
+
+    def credit_at(self, step: int) -> CreditConfig:
+        """Credit with the advantage rule of that step's algorithm."""
+        return replace(self.credit, advantage=algorithm_of(self.algorithm_at(step)).advantage)
+
     @property
     def secrets(self) -> tuple[str, ...]:
         """Names of the keys that are set."""
@@ -159,7 +168,9 @@ class TrainConfig:
         made = {name: _make(kind, flat) for name, kind in _PARTS.items()}
         replica = replace(_make(ReplicaConfig, flat, skip=("learner",), learner=made["learner"]))
         gateway = replace(made["gateway"], run_seed=made["loop"].seed, policy=replica.policy)
-        config = cls(**{**made, "gateway": gateway}, replica=replica, given=dict(settings))
+        rule = algorithm_of(made["learner"].algorithm).advantage
+        credit = replace(made["credit"], advantage=rule)
+        config = cls(**{**made, "gateway": gateway, "credit": credit}, replica=replica, given=dict(settings))
         _check_together(config)
         return config
 
@@ -174,7 +185,7 @@ _PARTS: dict[str, Any] = {
     "server": ServerConfig,
     "work": WorkConfig,
 }
-_STATE = ("risen", "multiplier", "run_seed", "attempts_kept")  # fields that are no settings
+_STATE = ("risen", "multiplier", "run_seed", "attempts_kept", "advantage")  # fields that are no settings
 _TABLES = ("reward_weights", "upstreams")
 _CLIENT = frozenset(item.name for item in fields(ClientConfig))  # in one file with ours, and the agents' to judge
 NAMES = frozenset(
@@ -302,17 +313,40 @@ def _check_together(config: TrainConfig) -> None:
             f"then warmup_steps = {schedule.warmup_steps}, but total_steps = {loop.total_steps}; raise total_steps or "
             "lower warmup_trajectories and warmup_steps"
         )
-    unused = {"exponential_decay": ("credit_floor",), "linear_decay": ()}
-    for name in unused.get(config.credit.credit_assignment, ("credit_decay", "credit_floor")):
-        if name in config.given:
-            raise SettingError(
-                f"{name} is {config.given[name]}, but credit_assignment {config.credit.credit_assignment!r} does not use "
-                "it: leave it out, or choose 'linear_decay'"
-            )
+    check_used(config.given, config.learner)
+    before = config.learner.sft_steps + config.learner.critic_warmup
+    if before >= loop.total_steps:
+        raise SettingError(
+            f"sft_steps and critic_warmup take {before} steps, but total_steps = {loop.total_steps}: the policy would "
+            f"never be trained by {config.learner.algorithm!r}; raise total_steps or lower them"
+        )
+    if config.learner.minibatches > loop.tasks_per_step:
+        raise SettingError(
+            f"minibatches is {config.learner.minibatches}, but a step has tasks_per_step = {loop.tasks_per_step} groups, "
+            "which are not cut: lower minibatches or raise tasks_per_step"
+        )
     for name, upstream in config.server.upstreams.items():
         if both := set(upstream.components) & set(loop.component):
             raise SettingError(
                 f"{', '.join(sorted(both))} cannot be trained (component) and be served by upstreams.{name} as well"
             )
-    if config.learner.algorithm != "grpo":
-        raise SettingError(f"algorithm is {config.learner.algorithm!r}: 'grpo' is what this version can train")
+    _check_credit(config)
+
+
+def _check_credit(config: TrainConfig) -> None:
+    """Settings of credit that the strategy, or the episodes of a critic, cannot honour."""
+    strategy = config.credit.credit_assignment
+    if config.credit.gae_over == "trajectory":
+        for name in ("credit_assignment", "credit_decay", "credit_floor", "credit_window"):
+            if name in config.given:
+                raise SettingError(
+                    f"{name} is {config.given[name]}, but gae_over = 'trajectory' takes rewards where they were given: "
+                    "leave it out, or set gae_over = 'call'"
+                )
+    unused = {"exponential_decay": ("credit_floor",), "linear_decay": ()}
+    for name in unused.get(strategy, ("credit_decay", "credit_floor")):
+        if name in config.given:
+            raise SettingError(
+                f"{name} is {config.given[name]}, but credit_assignment {strategy!r} does not use it: leave it out, or "
+                "choose 'linear_decay'"
+            )

@@ -31,7 +31,7 @@ class CreditedStep:
     weight: float  # s_k
     multiplier: float  # m_k
     credit: float | None  # c_k; None while the reward is unknown
-    advantage: float | None  # A_i x m_k; None where the rollout is not trained
+    advantage: float | None  # A_i x m_k; None where the rollout is not trained or a critic will tell
     reward: float  # of the step itself
 
 
@@ -55,7 +55,7 @@ def detail(view: StoreView, config: TrainConfig, rollout_id: str, wording: Wordi
     rollout = view.rollout(rollout_id)
     group = view.siblings(rollout) if rollout.mode == "train" else [rollout]
     trajectories = rebuilt(view, config, group)
-    report = assign({rollout.group_id: trajectories}, config.credit)
+    report = assign({rollout.group_id: trajectories}, config.credit_at(rollout.step))
     own = next(item for item in report.credited if item.trajectory.rollout.id == rollout_id)
     calls = view.calls_of([rollout_id])[rollout_id]
     complete = [call for call in calls if call.status is CallStatus.COMPLETED]
@@ -110,6 +110,7 @@ def why_untrained(call: Call, credited: Credited, config: TrainConfig) -> str | 
         (rollout.mode == "live", "the rollout is live traffic, which this run does not train on"),
         (not _over(rollout), "the rollout has not finished"),
         (credited.dropped is not None, f"the rollout was dropped: {credited.dropped}"),
+        (credited.left_out is not None, credited.left_out or ""),
         (credited.advantage == 0.0 and not _other_terms(config), "all siblings got the same reward: no signal"),
     )
     return next((words for holds, words in checks if holds), None)
@@ -132,7 +133,7 @@ def _step(credited: Credited, call: Call) -> CreditedStep | None:
                 weight=credited.step_weights[place],
                 multiplier=credited.multipliers[place],
                 credit=None if credited.reward is None else credited.credits[place],
-                advantage=credited.advantages[place] if trained else None,
+                advantage=credited.advantages[place] if trained and credited.advantages else None,
                 reward=step.reward,
             )
     return None

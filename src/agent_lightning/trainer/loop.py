@@ -85,7 +85,7 @@ class Loop:
         rollouts = await self.collect(position)
         seconds, after = self.monotonic() - began, await self._load()
         trajectories = await reading.read(self.store, rollouts, self.config)
-        report = reading.credit(trajectories, self.config.credit)
+        report = reading.credit(trajectories, self.config.credit_at(position.step))
         await self.store.freeze(rollout.id for rollout in rollouts)
         unjudged = guard.FAILED_SHARE if position.step else 0.0  # a mistake of the reward shows at once
         async with self._discarding("step", position):
@@ -94,6 +94,7 @@ class Loop:
             report,
             policy=self.config.replica.policy,
             max_tokens=self.config.learner.max_sample_tokens,
+            algorithm=self.config.algorithm_at(position.step),
             figures={
                 "rollout.seconds": seconds,
                 **_engine_figures(before, after, seconds),

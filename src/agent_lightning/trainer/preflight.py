@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agent_lightning import trajectory
 from agent_lightning.credit import Credited, CreditReport
 from agent_lightning.errors import AgentError, LightningError, RewardError
 from agent_lightning.records import Call, CallStatus, Outcome, Rollout, Sample
+from agent_lightning.trainer import reading
 from agent_lightning.trainer.config import TrainConfig
 from agent_lightning.trainer.detail import why_untrained
 
@@ -193,7 +193,7 @@ def sample_of(tried: Tried) -> Sample | None:
     if best is None:
         return None
     limit = tried.config.learner.max_sample_tokens
-    return trajectory.samples(best.trajectory, best.advantages, max_tokens=limit)[0]
+    return reading.samples_of(best, max_tokens=limit)[0]
 
 
 def _counted(outcomes: Mapping[str, int]) -> str:

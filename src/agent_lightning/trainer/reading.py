@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from agent_lightning import trajectory
-from agent_lightning.credit import CreditConfig, CreditReport, assign
-from agent_lightning.records import Batch, Call, Reward, Rollout, Trajectory
+from agent_lightning.credit import CreditConfig, Credited, CreditReport, assign
+from agent_lightning.records import Batch, Call, Reward, Rollout, Sample, Trajectory
 from agent_lightning.store.store import Store
 from agent_lightning.trainer.config import TrainConfig
 
@@ -50,18 +50,30 @@ def credit(trajectories: Sequence[Trajectory], config: CreditConfig) -> CreditRe
 
 
 def batch(
-    report: CreditReport, *, policy: str, max_tokens: int | None, figures: Mapping[str, float] | None = None
+    report: CreditReport,
+    *,
+    policy: str,
+    max_tokens: int | None,
+    algorithm: str = "",
+    figures: Mapping[str, float] | None = None,
 ) -> Batch:
-    """The samples of everything that was credited and not dropped; R counts every rewarded rollout."""
+    """The samples of everything that was credited and neither dropped nor left out; R counts every rewarded rollout."""
     samples = [
         sample
         for item in report.credited
-        if item.dropped is None
-        for sample in trajectory.samples(item.trajectory, item.advantages, max_tokens=max_tokens)
+        if item.dropped is None and item.left_out is None
+        for sample in samples_of(item, max_tokens=max_tokens)
     ]
     return Batch(
         policy=policy,
         samples=tuple(samples),
         rollouts=report.rewarded,
         figures={**report.figures, **(figures or {})},
+        algorithm=algorithm,
+        pairs=report.pairs,
     )
+
+
+def samples_of(item: Credited, *, max_tokens: int | None) -> list[Sample]:
+    advantages = item.advantages or (0.0,) * len(item.trajectory.steps)
+    return trajectory.samples(item.trajectory, advantages, rewards=item.rewards, max_tokens=max_tokens)

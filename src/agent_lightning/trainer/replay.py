@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from dataclasses import asdict
 from typing import Any
 
 import msgpack
 
 from agent_lightning.errors import CheckpointError
-from agent_lightning.records import Batch, Sample
+from agent_lightning.records import Batch, Pair, Sample
 
-FORMAT = 1
-_ARRAYS = {"tokens": "i", "trained": "b", "logprobs": "f", "advantages": "f"}
+FORMAT = 2
+READABLE = (1, FORMAT)  # 1 knew neither steps nor pairs
+_ARRAYS = {
+    "tokens": "i",
+    "trained": "b",
+    "logprobs": "f",
+    "advantages": "f",
+    "step_ends": "i",
+    "step_places": "i",
+    "step_rewards": "f",
+    "legal_mass": "f",
+}
 
 
 def encode(batch: Batch) -> bytes:
@@ -33,6 +44,8 @@ def encode(batch: Batch) -> bytes:
         "policy": batch.policy,
         "rollouts": batch.rollouts,
         "figures": dict(batch.figures),
+        "algorithm": batch.algorithm,
+        "pairs": [asdict(pair) for pair in batch.pairs],
         "samples": rows,
     }
     packed = msgpack.packb(body)
@@ -47,12 +60,14 @@ def decode(payload: bytes) -> Batch:
         version = body["format"]
     except (zlib.error, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"a committed batch cannot be read ({error}): the store is damaged") from error
-    if version != FORMAT:
+    if version not in READABLE:
         raise CheckpointError(f"a committed batch has format {version}, this version reads {FORMAT}")
     return Batch(
         policy=body["policy"],
         rollouts=body["rollouts"],
         figures=body["figures"],
+        algorithm=body.get("algorithm", ""),
+        pairs=tuple(Pair(**pair) for pair in body.get("pairs", ())),
         samples=tuple(_sample(row) for row in body["samples"]),
     )
 
@@ -60,5 +75,5 @@ def decode(payload: bytes) -> Batch:
 def _sample(row: dict[str, Any]) -> Sample:
     arrays = {name: array(code) for name, code in _ARRAYS.items()}
     for name, values in arrays.items():
-        values.frombytes(row.pop(name))
+        values.frombytes(row.pop(name, b""))
     return Sample(**{**row, "call_ids": tuple(row["call_ids"]), **arrays})

@@ -207,7 +207,10 @@ def _kind_row(kind: str, before: Mapping[str, Any], after: Mapping[str, Any]) ->
 
 
 def _credit(view: StoreView, run: Overview) -> Mapping[str, Any] | None:
-    """Mean multiplier and credit by position of the step, over the newest training steps."""
+    """Mean multiplier and credit by position of the step, over the newest training steps; None where the algorithm
+    takes rollouts as wholes."""
+    if not run.config.credit.rule.spreads:
+        return None
     first = max(0, run.step - CREDIT_STEPS)
     groups: dict[str, list[Any]] = {}
     for step in range(first, run.step):

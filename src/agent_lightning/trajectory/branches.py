@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent_lightning.records import Sample, Trajectory, Transition
 
@@ -68,13 +68,20 @@ def _ancestry(leaf: Transition, by_id: Mapping[str, Transition]) -> list[Transit
     return chain[::-1]
 
 
-def samples(trajectory: Trajectory, advantages: Sequence[float], *, max_tokens: int | None = None) -> list[Sample]:
+def samples(
+    trajectory: Trajectory,
+    advantages: Sequence[float],
+    *,
+    rewards: Sequence[float] = (),
+    max_tokens: int | None = None,
+) -> list[Sample]:
     """The samples of one trajectory; `advantages` has one token advantage a step, in the order of its steps.
 
-    A branch longer than `max_tokens` is cut into one sample a call. Steps of which nothing was chosen give none.
+    `rewards`, where an algorithm wants them, has what each step is paid. A branch longer than `max_tokens` is cut into
+    one sample a call. Steps of which nothing was chosen give none.
     """
-    assert len(advantages) == len(trajectory.steps)
-    advantage_of = {step.call_id: value for step, value in zip(trajectory.steps, advantages, strict=True)}
+    assert len(advantages) == len(trajectory.steps) and len(rewards) in (0, len(trajectory.steps))
+    place_of = {step.call_id: place for place, step in enumerate(trajectory.steps)}
     total = sum(step.trained_tokens for step in trajectory.steps)
     if total == 0:
         return []
@@ -84,26 +91,44 @@ def samples(trajectory: Trajectory, advantages: Sequence[float], *, max_tokens: 
             pieces = [Branch(tokens=branch.tokens[: span.end], trained=(span,)) for span in branch.trained]
         else:
             pieces = [branch]
-        chosen = [piece for piece in pieces if any(span.step.trained_tokens for span in piece.trained)]
-        made += [_sample(trajectory, piece, advantage_of, total) for piece in chosen]
+        for piece in pieces:
+            chosen = [span for span in piece.trained if span.step.trained_tokens]
+            if chosen:
+                places = [place_of[span.step.call_id] for span in chosen]
+                paid = array("f", [rewards[place] for place in places] if rewards else [])
+                worth = [advantages[place] for place in places]
+                kept = replace(piece, trained=tuple(chosen))
+                made.append(_sample(trajectory, kept, places=places, worth=worth, paid=paid, rollout_tokens=total))
     return made
 
 
-def _sample(trajectory: Trajectory, branch: Branch, advantage_of: Mapping[str, float], rollout_tokens: int) -> Sample:
+def _sample(
+    trajectory: Trajectory,
+    branch: Branch,
+    *,
+    places: Sequence[int],
+    worth: Sequence[float],
+    paid: array[float],
+    rollout_tokens: int,
+) -> Sample:
     length = len(branch.tokens)
     trained, logprobs, advantages = (
         array("b", bytes(length)),
         array("f", bytes(4 * length)),
         array("f", bytes(4 * length)),
     )
-    for span in branch.trained:
-        step, advantage = span.step, advantage_of[span.step.call_id]
+    bound = any(span.step.legal_mass for span in branch.trained)
+    legal_mass = array("f", bytes(4 * length if bound else 0))
+    for span, advantage in zip(branch.trained, worth, strict=True):
+        step, here = span.step, slice(span.start, span.end)
         mass = step.legal_mass or array("f", [1.0]) * (span.end - span.start)
-        trained[span.start : span.end] = array("b", [value > 0.0 for value in mass])
-        logprobs[span.start : span.end] = array(
+        trained[here] = array("b", [value > 0.0 for value in mass])
+        logprobs[here] = array(
             "f", [nats if value > 0.0 else 0.0 for nats, value in zip(step.logprobs, mass, strict=True)]
         )
-        advantages[span.start : span.end] = array("f", [advantage * value for value in mass])
+        advantages[here] = array("f", [advantage if value > 0.0 else 0.0 for value in mass])
+        if bound:
+            legal_mass[here] = mass
     temperatures = {span.step.temperature for span in branch.trained}
     assert len(temperatures) == 1, "one branch was sampled at several temperatures"
     return Sample(
@@ -117,4 +142,8 @@ def _sample(trajectory: Trajectory, branch: Branch, advantage_of: Mapping[str, f
         rollout_tokens=rollout_tokens,
         version=max(span.step.version_to for span in branch.trained),
         call_ids=tuple(span.step.call_id for span in branch.trained),
+        step_ends=array("i", [span.end for span in branch.trained]),
+        step_places=array("i", places),
+        step_rewards=paid,
+        legal_mass=legal_mass,
     )

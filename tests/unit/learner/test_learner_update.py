@@ -15,7 +15,7 @@ from agent_lightning.learner.learner import LearnerConfig
 from agent_lightning.learner.update import TorchLearner
 from agent_lightning.models.load import load_model
 from agent_lightning.records import Batch
-from learner_cases import batch, gradient, learner, random_samples, sample, shaken, tiny_model
+from learner_cases import batch, gradient, learner, passes_of, random_samples, sample, shaken, tiny_model
 
 
 def weights(made: TorchLearner) -> torch.Tensor:
@@ -103,7 +103,7 @@ def test_an_empty_share_is_no_error():
 
 def test_the_reference_is_the_base_with_the_adapter_off():
     made = shaken(learner(kl_coef=1.0))
-    (work,) = made._plan([sample([2, 5, 3, 9], [0, 0, 0, 1], 0.0)], 1)
+    (work,) = passes_of(made, [sample([2, 5, 3, 9], [0, 0, 0, 1], 0.0)])
     base = tiny_model()(input_ids=torch.tensor([[2, 5, 3]])).logits[0, -1].log_softmax(-1)[9]
     assert made._reference_logp(work).item() == pytest.approx(base.item(), abs=1e-5)
     report = made.update(batch([sample([2, 5, 3, 9], [0, 0, 0, 1], 0.0)]), rate=1e-4, version=1)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent_lightning.errors import SettingError
+from agent_lightning.learner.algorithms import algorithm_of
+from agent_lightning.learner.learner import settled
 from agent_lightning.trainer.config import TrainConfig
 
 ENOUGH = {"total_steps": 10, "warmup_trajectories": 0, "warmup_steps": 2}
@@ -25,7 +27,8 @@ def test_defaults_are_those_of_the_design():
     )
     assert config.credit.reward_normalizer == 0.8
     assert (config.loop.group_size, config.loop.tasks_per_step, config.loop.eval_every) == (8, 8, 10)
-    assert (config.learner.lora_rank, config.learner.lora_alpha, config.learner.clip_epsilon) == (16, 32.0, 0.2)
+    assert (config.learner.lora_rank, config.learner.lora_alpha) == (16, 32.0)
+    assert settled(config.learner, algorithm_of("grpo")).clip_epsilon == 0.2
     assert (config.runner.rollout_deadline, config.runner.max_attempts, config.runner.lease_seconds) == (600, 3, 60)
 
 
@@ -162,3 +165,40 @@ def test_keys_are_left_out_of_what_is_written_down():
     assert config.secrets == ("worker_key", "admin_key", "read_key")
     assert config.record() == {**ENOUGH, "seed": 3}
     assert TrainConfig.of({**config.record(), "host": "0.0.0.0"}).server.host == "0.0.0.0"  # readers need no keys
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"algorithm": "dpo", "credit_decay": 0.3}, "credit_decay is set, but algorithm 'dpo' does not use it"),
+        ({"algorithm": "dpo", "clip_epsilon": 0.2}, "clip_epsilon is set"),
+        ({"algorithm": "sft", "kl_coef": 0.1}, "kl_coef is set"),
+        ({"algorithm": "grpo", "gae_lambda": 0.95}, "gae_lambda is set, .* choose one of ppo"),
+        ({"algorithm": "rloo", "divide_by_std": True}, "divide_by_std is set"),
+        ({"algorithm": "grpo", "kl_in": "reward", "kl_coef": 0.1}, "made from whole rewards"),
+        ({"algorithm": "grpo", "loss_tokens": 100}, "loss_scale = 'constant'"),
+        ({"algorithm": "ppo", "gae_over": "trajectory", "credit_decay": 0.5}, "gae_over = 'trajectory'"),
+        ({"algorithm": "sft", "sft_steps": 3}, "leave it out"),
+        ({"algorithm": "ppo", "sft_steps": 6, "critic_warmup": 4}, "never be trained by 'ppo'"),
+        ({"minibatches": 9}, "tasks_per_step = 8"),
+    ],
+)
+def test_a_setting_that_the_algorithm_does_not_use_is_refused_even_at_its_default(given, words):
+    with pytest.raises(SettingError, match=words):
+        read(**given)
+
+
+def test_the_algorithm_brings_its_rule_and_a_warm_start_another_one_first():
+    config = read(algorithm="ppo", sft_steps=2, sft_best=3)
+    assert [config.algorithm_at(step) for step in (0, 1, 2)] == ["sft", "sft", "ppo"]
+    assert [config.credit_at(step).advantage for step in (1, 2)] == ["best", "step_rewards"]
+    assert config.credit.advantage == "step_rewards"
+
+
+def test_what_is_left_open_is_the_algorithms_own():
+    dapo = settled(read(algorithm="dapo").learner, algorithm_of("dapo"))
+    assert (dapo.clip_epsilon, dapo.clip_epsilon_high, dapo.loss_scale, dapo.kl_in) == (0.2, 0.28, "token", "loss")
+    given = settled(read(algorithm="gspo", clip_epsilon=0.1).learner, algorithm_of("gspo"))
+    assert (given.clip_epsilon, given.clip_epsilon_high, given.loss_scale) == (0.1, 4e-4, "rollout")
+    ppo = settled(read(algorithm="ppo", kl_coef=0.1).learner, algorithm_of("ppo"))
+    assert (ppo.kl_in, ppo.kl_form, ppo.whiten_advantages) == ("reward", "k1", True)

@@ -55,7 +55,8 @@ def test_constrained_tokens_weigh_their_legal_mass_and_those_without_a_choice_no
     trajectory = build(rollout("x"), [bound, second], [reward()], policy="default")
     (sample,) = samples(trajectory, [0.5, -0.25])
     assert sample.trained.tolist() == [0, 0, 0, 1, 0, 0, 1]
-    assert sample.advantages.tolist() == [0, 0, 0, 0.5 * 0.25, 0, 0, -0.25]
+    assert sample.advantages.tolist() == [0, 0, 0, 0.5, 0, 0, -0.25]
+    assert sample.legal_mass.tolist() == [0, 0, 0, 0.25, 0, 0, 1.0]
     assert sample.logprobs.tolist() == [0, 0, 0, -0.5, 0, 0, -0.5]
     assert sample.rollout_tokens == 2
     (alone,) = samples(build(rollout("x"), [first, forced], [reward()], policy="default"), [1.0, 1.0], max_tokens=6)
@@ -77,7 +78,7 @@ def test_the_weighted_gradient_is_that_of_the_free_policy_whose_illegal_tokens_h
         (sample,) = samples(build(rollout("x"), [drawn], [reward()], policy="default"), [advantage[a]])
         for k in range(4):
             slope = (a == k) - p[k]  # d log p(a) / d logit k
-            found[k] += p[a] / mass * sample.advantages[-1] * slope
+            found[k] += p[a] / mass * sample.legal_mass[-1] * sample.advantages[-1] * slope
             wanted[k] += p[a] * advantage[a] * slope
     assert found == pytest.approx(wanted, abs=1e-6)
 
