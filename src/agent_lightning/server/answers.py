@@ -41,7 +41,6 @@ class ClaimAnswer(_Answer):
     task: TaskSent
     sibling: int
     group_id: str
-    load: float  # how busy the server is, 0 to 1
 
 
 class LeaseAnswer(_Answer):

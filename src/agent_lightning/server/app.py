@@ -20,10 +20,10 @@ from agent_lightning.gateway.app import gateway_app
 from agent_lightning.server import collect, rollouts, runs
 from agent_lightning.server.answers import HealthAnswer, ReadyAnswer
 from agent_lightning.server.described import ERRORS, GATEWAY_ROUTES, describe
-from agent_lightning.server.front import App, Front, Receive, Scope, Send
+from agent_lightning.server.front import App, Front, Message, Receive, Scope, Send
 from agent_lightning.server.state import ServerState
 from agent_lightning.wire.errors import error_answer
-from agent_lightning.wire.protocol import RESPONSES
+from agent_lightning.wire.protocol import LOAD, RESPONSES
 
 GATEWAY_PATHS = frozenset(path for _, path in GATEWAY_ROUTES)
 STORE_SECONDS = 2.0  # in which a well store answers
@@ -33,6 +33,7 @@ class ServerApp:
     """The whole server as one ASGI app; `api` holds its routes, GATEWAY_ROUTES the gateway's."""
 
     def __init__(self, state: ServerState) -> None:
+        self._state = state
         self.api = _api(state)
         self._gateway = gateway_app(state.gateway, other_keys=_lists_models(state))
         self._front = Front(self._routed, state.limits)
@@ -44,7 +45,18 @@ class ServerApp:
         if scope["type"] == "http" and (scope["path"] in GATEWAY_PATHS or scope["path"].startswith(f"{RESPONSES}/")):
             await self._gateway(scope, receive, send)
         else:
-            await self.api(scope, receive, send)  # type: ignore[arg-type]
+            await self.api(scope, receive, self._with_load(send))  # type: ignore[arg-type]
+
+    def _with_load(self, send: Send) -> Send:
+        """Every answer of the API tells how busy the server is: clients choose by it how many live rollouts to record."""
+
+        async def told(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                load = (LOAD.encode("ascii"), f"{self._state.load:.3f}".encode("ascii"))
+                message = {**message, "headers": [*message.get("headers", ()), load]}
+            await send(message)
+
+        return told
 
 
 def make_app(state: ServerState) -> App:

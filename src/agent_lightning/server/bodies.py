@@ -104,7 +104,7 @@ class QueueBody(_Body):
     mode: Literal["train", "val", "test"] = "train"
 
 
-def claim_json(claim: Claim, client: Mapping[str, Any], load: float) -> dict[str, Any]:
+def claim_json(claim: Claim, client: Mapping[str, Any]) -> dict[str, Any]:
     """`client`: the server's settings for agents, which hold where a worker has none of its own."""
     rollout, task = claim.rollout, claim.rollout.task
     return {
@@ -119,6 +119,5 @@ def claim_json(claim: Claim, client: Mapping[str, Any], load: float) -> dict[str
         "task": {"id": task.id, "input": task.input, "split": task.split, "meta": dict(task.meta)},
         "sibling": rollout.sibling,
         "group_id": rollout.group_id,
-        "load": load,
         **client,
     }

@@ -31,7 +31,7 @@ class Gate:
 
     @property
     def fullness(self) -> float:
-        return self.inside / self.most
+        return self.inside / self.most if self.most else 1.0
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:

@@ -67,7 +67,7 @@ async def _claimed(state: ServerState, body: ClaimBody, run_id: str) -> Response
         claiming.cancel()
         raise Fenced("the run is over: nothing will be queued any more")
     claimed = claiming.result()
-    return Response(status_code=204) if claimed is None else claim_json(claimed, state.client, state.load)
+    return Response(status_code=204) if claimed is None else claim_json(claimed, state.client)
 
 
 @router.post("/live", response_model=ClaimAnswer)
@@ -88,7 +88,7 @@ async def live(body: LiveBody, request: Request) -> dict[str, Any]:
     # Nobody renews a live rollout's lease: it lives as long as an attempt may.
     with state.gates.claims.passing():
         claimed = await state.store.start_live(rollout, body.worker, lease_seconds=state.rollout_deadline)
-    return claim_json(claimed, state.client, state.load)
+    return claim_json(claimed, state.client)
 
 
 @router.post("/attempts/{attempt_id}/heartbeat", response_model=LeaseAnswer)

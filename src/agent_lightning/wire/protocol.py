@@ -25,7 +25,6 @@ GET  /healthz, /readyz, /openapi.json   anybody
 
 claim:  {"rollout_id", "attempt_id", "run_id", "number", "mode", "key", "lease_seconds", "deadline_seconds",
          "task": {"id", "input", "split", "meta"}, "sibling", "group_id",
-         "load",   how busy the server is, 0 to 1: under trace_sampling_rate = "auto" clients record by it
          "component", "max_step_timeout", "retry_strategy"}   the server's settings: a worker's own win over them
 reward: {"id", "name", "value", "target", "target_id", "source", "created_at"}
 Errors: {"error": {"message", "type", "param", "code"}} everywhere, OpenAI's shape; in Anthropic's dialect its own.

@@ -126,7 +126,7 @@ async def test_readiness_says_why_not(rig: Rig, monkeypatch: pytest.MonkeyPatch)
 async def test_clients_are_told_how_busy_the_server_is(rig: Rig):
     async def load() -> float:
         live = await rig.http.post("/api/v1/live", json={"rollout_id": f"l{next(names)}", "worker": "w"})
-        return live.json()["load"]
+        return float(live.headers["x-lightning-load"])
 
     names = iter(range(10))
     claim = await claimed(rig.store)
