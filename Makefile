@@ -10,10 +10,10 @@ QUICKSTART := examples/calculator/lightning.toml
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev quickstart check format test test-slow bench clean
+.PHONY: help install install-dev quickstart check format test test-slow test-frameworks bench clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 14), f"Python 3.11 to 3.13 is wanted, this is {sys.version}"'
@@ -57,8 +57,21 @@ test: $(VENV)/.installed-dev  ## the default test suite
 test-slow: $(VENV)/.installed-dev  ## the tests that take minutes
 	$(BIN)/pytest -m slow
 
+# Agent frameworks exclude each other's dependencies, so each set of them has an environment of its own.
+FRAMEWORKS := openai3 openai2 others
+
+.frameworks/%/.installed: tests/frameworks/%.txt
+	$(PYTHON) -m venv .frameworks/$*
+	.frameworks/$*/bin/python -m pip --disable-pip-version-check install -q -r $<
+	@touch $@
+
+test-frameworks: $(FRAMEWORKS:%=.frameworks/%/.installed)  ## every supported agent framework, the real packages
+	@for set in $(FRAMEWORKS); do \
+		PYTHONPATH=src .frameworks/$$set/bin/python -m pytest tests/frameworks -p no:unraisableexception || exit 1; \
+	done
+
 bench: $(VENV)/.installed-dev  ## benchmarks: ratios in one run, text and JSON under benchmarks/results/
 	$(BIN)/python -m benchmarks.all
 
 clean:  ## remove the environment and caches; runs stay
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) .frameworks .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
