@@ -123,6 +123,7 @@ async def rig(
     *,
     tokenizer: ChatTokenizer | None = None,
     upstreams: Upstreams | None = None,
+    capacity: int = 64,
     **config: Any,
 ) -> AsyncIterator[Rig]:
     tokenizer = tokenizer or chatml_tokenizer()
@@ -139,6 +140,7 @@ async def rig(
         clock=lambda: 1_800_000_000.0,
         new_id=lambda: f"minted{next(ids)}",
         upstreams=upstreams,
+        capacity=capacity,
     )
     try:
         async with served(gateway) as url:

@@ -41,7 +41,7 @@ from agent_lightning.server.serving import bind, run_loop, serving
 from agent_lightning.server.state import ServerState
 from agent_lightning.store.sqlite import SqliteStore
 from agent_lightning.trainer import report
-from agent_lightning.trainer.config import ServerConfig, TrainConfig
+from agent_lightning.trainer.config import TrainConfig
 from agent_lightning.trainer.folder import RunFolder
 from agent_lightning.trainer.holding import background, held
 from agent_lightning.trainer.journal import Journal, Listener
@@ -273,7 +273,7 @@ async def opened(
         )
         stack.push_async_callback(replicas.close)
         # before the replicas start, which takes long: what it refuses is known at once
-        gateway = await _gateway(config.server, speaking, store, replicas, model, folder.name)
+        gateway = await _gateway(config, speaking, store, replicas, model, folder.name)
         stack.push_async_callback(gateway.close)
         await replicas.start()
         if reason := gateway.templates.reason:
@@ -305,7 +305,7 @@ def _state(config: TrainConfig, run_id: str, store: SqliteStore, gateway: Gatewa
         run_id=run_id,
         keys=keys,
         client=_for_agents(config),
-        capacity=config.replica.max_sequences * (config.replica.replicas or physical_cores()),
+        capacity=_capacity(config),
         lease_seconds=config.runner.lease_seconds,
         rollout_deadline=config.runner.rollout_deadline,
     )
@@ -321,20 +321,21 @@ def _keys(config: TrainConfig, folder: RunFolder) -> Keys:
 
 
 async def _gateway(
-    server: ServerConfig, config: GatewayConfig, store: SqliteStore, replicas: Replicas, model: Path, run_id: str
+    config: TrainConfig, speaking: GatewayConfig, store: SqliteStore, replicas: Replicas, model: Path, run_id: str
 ) -> Gateway:
     """The date that a template may read is the day on which the run was made, whenever it is taken up again."""
     made = next(run["created_at"] for run in await store.runs() if run["id"] == run_id)
-    tokenizer = ChatTokenizer.load(model)
+    tokenizer, server = ChatTokenizer.load(model), config.server
     return Gateway(
         store,
         replicas,
         tokenizer,
         load_template(tokenizer, datetime.fromtimestamp(made, UTC), server.chat_template),
-        config,
+        speaking,
         clock=time.time,
         new_id=lambda: f"call-{uuid.uuid4().hex}",
         upstreams=Upstreams(server.upstreams, os.environ) if server.upstreams else None,
+        capacity=_capacity(config),
     )
 
 
@@ -346,6 +347,11 @@ def _for_agents(config: TrainConfig) -> Mapping[str, Any]:
         "max_step_timeout": told.max_step_timeout,
         "retry_strategy": told.retry_strategy,
     }
+
+
+def _capacity(config: TrainConfig) -> int:
+    """Calls that the engines of all replicas sample at once."""
+    return config.replica.max_sequences * (config.replica.replicas or physical_cores())
 
 
 def _context(config: TrainConfig, model: Path) -> int:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from agent_lightning.errors import AccessDenied, Conflict, Fenced, NotFound, PromptTooLong, RequestError
+from agent_lightning.gateway.admission import Admission
 from agent_lightning.gateway.attempts import Attempt, Attempts, conversation
 from agent_lightning.gateway.grammar import grammar_of
 from agent_lightning.gateway.hold import Hold
@@ -38,6 +39,7 @@ from agent_lightning.wire.dialects import BY_NAME, CHAT
 from agent_lightning.wire.parts import unreadable
 from agent_lightning.wire.protocol import ROLLOUT, VERSION
 
+WAITING = 16  # times the engine's capacity: calls that may wait for a place in it
 _LONGEST_CALL_ID = 64
 _CONVERSATION = {"responses": "input", "completions": "prompt"}  # the field that holds it, where it is not "messages"
 
@@ -81,9 +83,11 @@ class Gateway:
         clock: Callable[[], float],
         new_id: Callable[[], str],
         upstreams: Upstreams | None = None,
+        capacity: int = 4096,
     ) -> None:
         """`clock` gives Unix seconds; `new_id` mints ids for calls that bring none; `upstreams` serve the components
-        that are theirs, and are closed with the gateway. Raises SettingError."""
+        that are theirs, and are closed with the gateway; `capacity` is how many calls the engine samples at once. Raises
+        SettingError."""
         self.config = config
         self.templates = Templates(template, tokenizer, config.history, config.tool_parser)
         self.hold = Hold(clock, wait_seconds=config.hold_seconds)
@@ -102,6 +106,7 @@ class Gateway:
         self._new_id = new_id
         self._clock = clock
         self._upstreams = upstreams
+        self.admission = Admission(capacity, WAITING * capacity)
         self._attempts = Attempts(store, config.attempts_kept)
         self._running: dict[tuple[str, str], Running] = {}  # (attempt, call id)
 
@@ -296,7 +301,8 @@ class Gateway:
             return await life.replay(seen, attempt)
         try:
             self._check_length(prompt, life)
-            finished = await life.generate()
+            async with self.admission.turn(life.access.rollout.id):
+                finished = await life.generate()
             return await life.commit(finished, attempt)
         except BaseException as error:
             await life.abandon(error)
