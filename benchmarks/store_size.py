@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
-from store import PROMPT, running_call  # the script beside this one
 
 from agent_lightning.records import Claim, Reward, Rollout, Span, Task, nats, token_ids
 from agent_lightning.store.sqlite import SqliteStore
+from benchmarks.store import PROMPT, running_call
 
 MEMORY_MB, READ_MS = 400.0, 10.0  # limits
 CALLS = 6  # a rollout
