@@ -30,7 +30,7 @@ from agent_lightning.models.chat_template import load_template
 from agent_lightning.models.source import resolve
 from agent_lightning.models.tokenizer import ChatTokenizer
 from agent_lightning.records import Outcome, Rollout, Task, nats, token_ids
-from agent_lightning.server.serving import bind, run_loop, serving
+from agent_lightning.server.serving import bind, serving
 from agent_lightning.store.sqlite import SqliteStore
 
 SAMPLED = 128
@@ -198,4 +198,4 @@ if __name__ == "__main__":
     parser.add_argument("--calls", type=int, default=2000, help="a level, about")
     parser.add_argument("--in-flight", type=int, nargs="+", default=[8, 32, 128])
     given = parser.parse_args()
-    print(json.dumps([asdict(seen) for seen in run_loop(run(given.calls, given.in_flight))]))
+    print(json.dumps([asdict(seen) for seen in asyncio.run(run(given.calls, given.in_flight))]))

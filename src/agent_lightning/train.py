@@ -37,7 +37,7 @@ from agent_lightning.runner.worker import Worker, WorkerConfig
 from agent_lightning.server.access import Keys, check_binding
 from agent_lightning.server.app import make_app
 from agent_lightning.server.keyring import FILE as KEYS_FILE
-from agent_lightning.server.serving import bind, run_loop, serving
+from agent_lightning.server.serving import bind, serving
 from agent_lightning.server.state import ServerState
 from agent_lightning.store.sqlite import SqliteStore
 from agent_lightning.trainer import report
@@ -375,13 +375,13 @@ def _alone(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return run_loop(work)
+        return asyncio.run(work)
     result: list[T] = []
     failure: list[BaseException] = []
 
     def alone() -> None:
         try:
-            result.append(run_loop(work))
+            result.append(asyncio.run(work))
         except BaseException as error:
             failure.append(error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sys
@@ -15,7 +16,6 @@ from agent_lightning.cli.runs import run_folder
 from agent_lightning.cli.work import lend_provider_keys
 from agent_lightning.client.agent import load
 from agent_lightning.errors import SettingError
-from agent_lightning.server.serving import run_loop
 from agent_lightning.train import Trainer, opened, splits_of
 from agent_lightning.trainer.config import TrainConfig, secrets_of
 from agent_lightning.trainer.folder import RunFolder
@@ -62,7 +62,7 @@ def serve(
             return await session.train(splits)
 
     with _watched(plain, config) as display, _left_in_order(folder, "serve"):
-        result = run_loop(go(display))
+        result = asyncio.run(go(display))
     show_result(result, config)
 
 

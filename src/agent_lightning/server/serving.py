@@ -7,9 +7,8 @@ import contextlib
 import http.client
 import json
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from typing import Any, TypeVar
 
 import uvicorn
 
@@ -20,17 +19,6 @@ from agent_lightning.server.limits import Limits
 
 LOOK_SECONDS = 0.5  # at whoever holds the port that we want
 STOP_SECONDS = 5  # that open requests get when the server ends
-T = TypeVar("T")
-
-
-def run_loop(work: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` on uvloop where it is installed: the server's loop then costs a fifth less. Agents have their own."""
-    try:
-        import uvloop
-    except ImportError:  # it knows no Windows
-        return asyncio.run(work)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(work)
 
 
 def bind(host: str, port: int) -> socket.socket:
