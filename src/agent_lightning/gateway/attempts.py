@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from agent_lightning.errors import EngineBusy, RequestError
 from agent_lightning.gateway.stitch import Branches, Turn, full_prompt
 from agent_lightning.records import Call
-from agent_lightning.store.store import Access, Store
+from agent_lightning.store.store import Access, Admission, Store
 from agent_lightning.wire.chat import ChatRequest
 from agent_lightning.wire.dialects import BY_NAME
 
@@ -68,6 +68,15 @@ class Attempts:
         idle = [name for name, state in self._attempts.items() if state.done() and not state.result().users]
         for name in idle[:excess]:
             del self._attempts[name]
+
+
+async def admitted(store: Store, draft: Call) -> Admission:
+    """The call as a new one, or the completed one that it repeats. Raises as `Store.admit`."""
+    admission = await store.admit(draft)
+    if admission.kind == "joined":  # nobody here works on it: the gateway that did is gone
+        await store.break_call(draft.attempt_id, draft.id, "the gateway was restarted")
+        admission = await store.admit(draft)
+    return admission
 
 
 def conversation(request: ChatRequest, calls: Mapping[str, Call]) -> ChatRequest:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent_lightning.errors import StoreError
-from agent_lightning.gateway.attempts import Attempt, read_back
+from agent_lightning.gateway.attempts import Attempt, admitted, read_back
 from agent_lightning.gateway.running import Answered, Running
 from agent_lightning.gateway.sampling import GatewayConfig, noise_key, sampling_for, used
 from agent_lightning.gateway.speak import Shown, Spoken, Voice, mismatch, speak, token_logprobs
@@ -98,10 +98,7 @@ class Life:
         return None
 
     async def _admit(self, draft: Call) -> Call:
-        admission = await self.parts.store.admit(draft)
-        if admission.kind == "joined":  # nobody here works on it: the gateway that did is gone
-            await self.parts.store.break_call(draft.attempt_id, draft.id, "the gateway was restarted")
-            admission = await self.parts.store.admit(draft)
+        admission = await admitted(self.parts.store, draft)
         if admission.kind == "replay":
             return admission.call
         return replace(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agent_lightning.errors import StoreError
+from agent_lightning.gateway.attempts import admitted
 from agent_lightning.gateway.running import Answered, Head, Running
 from agent_lightning.gateway.upstreams import Relayed, Upstream
 from agent_lightning.records import Call, CallStatus, nats, token_ids
@@ -63,12 +64,7 @@ class Relay:
             raise
 
     async def _admit(self) -> Call:
-        draft = self._draft()
-        admission = await self.store.admit(draft)
-        if admission.kind == "joined":  # nobody here works on it: the gateway that did is gone
-            await self.store.break_call(draft.attempt_id, draft.id, "the gateway was restarted")
-            admission = await self.store.admit(draft)
-        return admission.call
+        return (await admitted(self.store, self._draft())).call
 
     async def _ask(self, call: Call) -> Answered:
         wanted = self.upstream.config.model
